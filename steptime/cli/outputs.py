@@ -1,0 +1,91 @@
+"""Where a report goes: the files of ``-o``, checked before work starts and written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from steptime.errors import UsageError
+
+if TYPE_CHECKING:
+    from steptime.model import Report
+
+_Function = TypeVar("_Function", bound=Callable[..., None])
+
+
+def output_options(function: _Function) -> _Function:
+    """Add ``-o`` and ``-q``, which every verb that shows a report has."""
+    for option in (
+        click.option("-q", "--quiet", is_flag=True, help="Print no summary and no progress."),
+        click.option(
+            "-o",
+            "--output",
+            "outputs",
+            metavar="FILE",
+            multiple=True,
+            type=click.Path(path_type=Path),
+            help="Write the report to FILE, in the format of its suffix (.json, .md, .txt); may be repeated.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def check_outputs(outputs: Sequence[Path], inputs: Iterable[str]) -> None:
+    """Refuse what could not be written, before any time is spent on the analysis.
+
+    Raises:
+        UsageError: unknown suffix, no such folder, a folder in place of a file, or an input would be overwritten.
+    """
+    from steptime.report import format_for
+
+    read = {Path(path).resolve() for path in inputs}
+    for path in outputs:
+        format_for(path)
+        if not path.parent.is_dir():
+            raise UsageError(f"{path}: the folder {path.parent} does not exist: create it first")
+        if path.is_dir():
+            raise UsageError(f"{path}: is a folder: give the name of a file")
+        if path.resolve() in read:
+            raise UsageError(f"{path}: is an input of this command: choose another output file")
+
+
+def deliver(report: Report, outputs: Sequence[Path], quiet: bool) -> None:
+    """Write `report` to every file of `outputs`, then print the terminal summary unless `quiet`."""
+    _write(report, outputs)
+    if not quiet:
+        click.echo(_summary(report), nl=False)
+
+
+def _summary(report: Report) -> str:
+    from steptime.report import terminal
+
+    on_terminal = sys.stdout.isatty()
+    color = on_terminal and not os.environ.get("NO_COLOR")
+    text = terminal.render(report, width=shutil.get_terminal_size().columns if on_terminal else None, color=color)
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _write(report: Report, outputs: Sequence[Path]) -> None:
+    """Render everything, write everything beside its place, then rename: a failure leaves no half-written file."""
+    from steptime.report import format_for
+
+    texts = {path.resolve(): format_for(path).render(report) for path in outputs}
+    staged = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in texts}
+    try:
+        for path, text in texts.items():
+            # A file name in another encoding reaches a report as lone surrogates, which UTF-8 can't hold.
+            staged[path].write_bytes(text.encode("utf-8", errors="backslashreplace"))
+        for path, temporary in staged.items():
+            temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}: can't be written ({error.strerror}): choose another output file") from error
+    finally:
+        for temporary in staged.values():
+            temporary.unlink(missing_ok=True)

@@ -1,0 +1,294 @@
+"""The vocabulary of a report: what a step is, which leaves it splits into, and what a report holds.
+
+Plain frozen structs without logic, except `StepTime.check` (the accounting law) and sums. All times are int
+nanoseconds, all shares are 0 to 1, and ``None`` means "not measurable from these traces", never zero.
+The JSON form is these structs, field for field (`store`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from steptime.errors import AccountingError
+
+#: 1: first version (2026-11).
+SCHEMA_VERSION = 1
+
+
+class Slice(NamedTuple):
+    """A row of the report: one of the places where the step time goes."""
+
+    id: str
+    title: str
+    meaning: str
+
+
+SLICES: tuple[Slice, ...] = (
+    Slice("kernels", "kernels", "computing on the device"),
+    Slice("exposed_comm", "exposed communication", "collectives and copies between GPUs that nothing hides"),
+    Slice("pipeline_bubble", "pipeline bubble", "waiting for other pipeline stages"),
+    Slice("recompute", "recompute", "forward kernels run again for the backward pass"),
+    Slice("stragglers", "stragglers", "waiting in a collective for a late rank"),
+    Slice("host", "host", "device idle or copying because of what the host did"),
+    Slice("unexplained", "unexplained", "device idle without evidence for a cause"),
+)
+
+
+class Leaf(NamedTuple):
+    """A named cause. Every nanosecond of every step is productive or in exactly one leaf."""
+
+    id: str
+    slice: str
+    title: str
+
+    @property
+    def key(self) -> str:
+        """``"slice/leaf"``, the key of `StepTime.leaves_ns`."""
+        return f"{self.slice}/{self.id}"
+
+
+#: Order matters: it is the order of rows inside a slice, and the int code of a leaf is its index here.
+LEAVES: tuple[Leaf, ...] = (
+    Leaf("matmul", "kernels", "matrix multiplication and convolution"),
+    Leaf("attention", "kernels", "attention"),
+    Leaf("memory_bound", "kernels", "norms, elementwise, softmax, loss, embedding"),
+    Leaf("optimizer", "kernels", "optimizer"),
+    Leaf("precision", "kernels", "precision slower than the reference"),
+    Leaf("comm_contention", "kernels", "slowed by communication on the same SMs"),
+    Leaf("other_compute", "kernels", "other kernels"),
+    Leaf("allreduce", "exposed_comm", "all-reduce"),
+    Leaf("allgather", "exposed_comm", "all-gather"),
+    Leaf("reduce_scatter", "exposed_comm", "reduce-scatter"),
+    Leaf("all_to_all", "exposed_comm", "all-to-all"),
+    Leaf("broadcast", "exposed_comm", "broadcast"),
+    Leaf("reduce", "exposed_comm", "reduce, gather, scatter"),
+    Leaf("barrier", "exposed_comm", "barrier"),
+    Leaf("p2p_transfer", "exposed_comm", "send and receive, copies between GPUs"),
+    Leaf("other_comm", "exposed_comm", "communication of unknown kind"),
+    Leaf("warmup", "pipeline_bubble", "warm-up"),
+    Leaf("steady", "pipeline_bubble", "steady phase"),
+    Leaf("drain", "pipeline_bubble", "drain"),
+    Leaf("stage_imbalance", "pipeline_bubble", "unequal stages"),
+    Leaf("unsplit", "pipeline_bubble", "not separable"),
+    Leaf("recompute", "recompute", "activation recompute"),
+    Leaf("wait_for_rank", "stragglers", "wait for a late rank"),
+    Leaf("data_loader", "host", "data loader"),
+    Leaf("launch_bound", "host", "launching kernels too slowly"),
+    Leaf("kernel_gap", "host", "gaps between queued kernels"),
+    Leaf("sync", "host", "host-device synchronisation"),
+    Leaf("allocator", "host", "device memory allocation"),
+    Leaf("gc", "host", "Python garbage collection"),
+    Leaf("compile", "host", "compilation, autotuning, lazy loading"),
+    Leaf("checkpoint", "host", "checkpoint"),
+    Leaf("h2d_copy", "host", "copies from the host"),
+    Leaf("d2h_copy", "host", "copies to the host"),
+    Leaf("python", "host", "Python between operations"),
+    Leaf("profiler_overhead", "host", "the profiler's own cost"),
+    Leaf("unexplained", "unexplained", "no evidence for any cause"),
+    Leaf("queue_stalled", "unexplained", "work was queued, the device did not start it"),
+    Leaf("capture_skew", "unexplained", "recordings started at different times"),
+    Leaf("events_missing", "unexplained", "the profiler lost device events"),
+)
+
+LEAF_CODE: dict[str, int] = {leaf.key: code for code, leaf in enumerate(LEAVES)}
+
+
+class Struct(msgspec.Struct, frozen=True):
+    """Base of every part of a report."""
+
+
+class StepTime(Struct, kw_only=True):
+    """One rank's step, split so that every nanosecond is in exactly one place.
+
+    `leaves_ns` maps ``"slice/leaf"`` to nanoseconds; leaves with zero are left out.
+    """
+
+    step: int
+    class_: str = msgspec.field(name="class", default="train")
+    edge: bool = False
+    start_ns: int
+    dur_ns: int
+    productive_ns: int = 0
+    leaves_ns: dict[str, int]
+    note: str | None = None
+
+    def check(self) -> None:
+        """Enforce the accounting law.
+
+        Raises:
+            AccountingError: a leaf is unknown or negative, or the parts do not add up to `dur_ns`.
+        """
+        for key, ns in self.leaves_ns.items():
+            if key not in LEAF_CODE:
+                raise AccountingError(f"step {self.step}: unknown leaf {key!r}")
+            if ns < 0:
+                raise AccountingError(f"step {self.step}: leaf {key} is negative ({ns} ns)")
+        if self.productive_ns < 0:
+            raise AccountingError(f"step {self.step}: productive time is negative ({self.productive_ns} ns)")
+        spent = self.productive_ns + sum(self.leaves_ns.values())
+        if spent != self.dur_ns:
+            raise AccountingError(f"step {self.step}: parts hold {spent} ns, the step lasted {self.dur_ns} ns")
+
+
+class Tool(Struct, kw_only=True):
+    """What wrote the report."""
+
+    name: str = "steptime"
+    version: str
+
+
+class Quality(Struct, kw_only=True):
+    """What one trace file can and cannot tell. Counts are events."""
+
+    dialect: str
+    shapes: bool
+    stacks: bool
+    clock_base: str
+    launches_without_kernels: int
+    kernels_without_launches: int
+    partial_first_step: bool
+    partial_last_step: bool
+    cut_head_events: int
+    dropped: dict[str, int]
+    clipped: dict[str, int]
+
+
+class Input(Struct, kw_only=True):
+    """One trace file that was analysed."""
+
+    path: str
+    rank: int | None
+    bytes: int
+    events: int
+    quality: Quality | None = None
+    warnings: list[str] = []
+
+
+class LeafTotal(Struct, kw_only=True):
+    """A leaf summed over the counted (rank, step) pairs. `ns` None: can't be told from these traces."""
+
+    id: str
+    ns: int | None
+    share: float | None
+    recoverable_ns: int | None = None
+    mfu_if_removed: float | None = None
+    detail: dict[str, int | float | str | None] = {}
+
+
+class SliceTotal(Struct, kw_only=True):
+    """A slice summed over the counted (rank, step) pairs. `ns` None: can't be told from these traces."""
+
+    id: str
+    ns: int | None
+    share: float | None
+    recoverable_ns: int | None = None
+    mfu_if_removed: float | None = None
+    leaves: list[LeafTotal] = []
+
+
+class Spread(Struct, kw_only=True):
+    """Median, 10th and 90th percentile, in nanoseconds."""
+
+    median: int
+    p10: int
+    p90: int
+
+
+class Job(Struct, kw_only=True):
+    """The job: integer totals over the counted (rank, step) pairs."""
+
+    world_size: int | None
+    ranks_analyzed: int
+    rank_steps: int
+    device: str | None
+    peak_flops: dict[str, float] | None = None
+    reference_dtype: str | None = None
+    step_source: str
+    steps: list[int]
+    step_time_ns: Spread
+    total_ns: int
+    mfu: float | None = None
+    mfu_by: dict[str, float] | None = None
+    hfu: float | None = None
+    model_flops_per_step: int | None = None
+    flops_source: str | None = None
+    flops_coverage: float | None = None
+    productive_ns: int = 0
+    above_peak_ns: int | None = None
+    slices: list[SliceTotal]
+
+
+class RankSteps(Struct, kw_only=True):
+    """One rank on one device, step by step."""
+
+    rank: int
+    host: str | None
+    device: int | None
+    clock_offset_ns: int | None = None
+    clock_error_ns: int | None = None
+    steps: list[StepTime]
+
+
+class Cause(Struct, kw_only=True):
+    """One named cause: what inside a leaf, where in the program, and its cost over the counted steps.
+
+    `what` is a kernel, a collective or a host activity; `where` the source line (with stacks), else the innermost
+    op or annotation, else None. `rank_steps` counts the (rank, step) pairs in which it occurred.
+    """
+
+    leaf: str
+    what: str
+    where: str | None
+    ns: int
+    share: float
+    count: int
+    rank_steps: int
+
+
+class Kernel(Struct, kw_only=True):
+    """Kernels of one name in one leaf, over the counted steps. `owned_ns` <= `dur_ns`: the part nothing else owned."""
+
+    name: str
+    leaf: str
+    count: int
+    dur_ns: int
+    owned_ns: int
+
+
+class Collective(Struct, kw_only=True):
+    """Collectives of one kind and group, over the counted steps. `exposed_ns` is the part that no compute hides."""
+
+    kind: str
+    group: str | None
+    count: int
+    dur_ns: int
+    exposed_ns: int
+
+
+class OtherStep(Struct, kw_only=True):
+    """A step that is not a training step: what it cost and how often it comes."""
+
+    rank: int
+    step: int
+    dur_ns: int
+    reason: str
+
+
+class Report(Struct, kw_only=True):
+    """All that one analysis found out. `findings`, `stragglers` and `checklist` are empty until rules exist."""
+
+    schema_version: int = SCHEMA_VERSION
+    tool: Tool
+    inputs: list[Input]
+    job: Job
+    ranks: list[RankSteps]
+    causes: list[Cause]
+    kernels: list[Kernel]
+    collectives: list[Collective]
+    other_steps: list[OtherStep] = []
+    stragglers: list[dict[str, str]] = []
+    findings: list[dict[str, str]] = []
+    checklist: list[dict[str, str]] = []
+    warnings: list[str]

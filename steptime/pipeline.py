@@ -1,0 +1,140 @@
+"""The whole tool on one screen: trace files in, `Report` out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+from steptime.errors import StepTimeError, TraceError
+from steptime.model import Input, Report, Tool
+from steptime.ranks.counted import Counted, Row, count_steps
+from steptime.ranks.job import Tables, job_totals, other_steps, rank_rows
+from steptime.timeline.summary import FileSummary, Request, summarize
+from steptime.trace.discover import TraceFile, discover
+from steptime.trace.parse import parse
+from steptime.trace.rank_order import RankAssignment, RankClaim, assign_ranks
+
+NO_MFU = "MFU is not given: this version does not count FLOPs, so useful work can't be told from the rest of the kernels"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to analyse and how."""
+
+    steps: tuple[int, int] | None = None  # first and last step number, both included
+    step_marker: str | None = None  # regular expression on annotation names that mark steps
+    rank: int | None = None  # rank of a single file that does not say it
+    unprofiled_step_ns: int | None = None  # length of a step without the profiler
+    strict: bool = False  # stop at the first bad file instead of going on without it
+    jobs: int = 1  # files read at once, each in a process of its own
+    progress: Callable[[int, int, str], None] | None = None  # called as (files done, files in all, path)
+    executor: Executor | None = None  # runs the files; one of its own is made when there is none
+
+
+def analyze(paths: Sequence[str] | str, options: Options = Options()) -> Report:
+    """Turn trace files into a report.
+
+    Args:
+        paths: files, folders, globs or fsspec URLs.
+        options: see `Options`.
+
+    Raises:
+        StepTimeError: nothing could be analysed, or, with `strict`, one file could not.
+    """
+    found = discover([paths] if isinstance(paths, str) else list(paths))
+    files, refused = _summaries(found.files, options)
+    assignment = assign_ranks([_claim(file) for file in files], options.rank)
+    rows = [
+        Row(rank, capture, file, timeline)
+        for file, rank, capture in zip(files, assignment.ranks, assignment.captures, strict=True)
+        for timeline in file.devices
+    ]
+    rows.sort(key=lambda row: (row.rank, row.capture, row.timeline.device or 0))
+    counted = count_steps(rows, options.steps)
+    return _report(counted, assignment, files, [*found.skipped, *refused], options)
+
+
+def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileSummary], list[str]]:
+    """Summaries of the readable files in the given order, and one line for each file that is not."""
+    summaries, refused = [], []
+    first: StepTimeError | None = None
+    for done, (file, result) in enumerate(_results(files, options), 1):
+        if isinstance(result, FileSummary):
+            summaries.append(result)
+        else:
+            first = first or result
+            refused.append(f"skipped: {result}")
+        if isinstance(result, StepTimeError) and (options.strict or len(files) == 1):
+            raise result
+        if options.progress is not None:
+            options.progress(done, len(files), file.path)
+    if not summaries:
+        raise first or TraceError("no trace files were given")
+    return summaries, refused
+
+
+def _results(
+    files: Sequence[TraceFile], options: Options
+) -> Iterator[tuple[TraceFile, FileSummary | StepTimeError]]:
+    request = Request(options.step_marker, options.unprofiled_step_ns)
+    jobs = min(options.jobs, len(files))
+    if options.executor is None and jobs <= 1:
+        yield from ((file, _summary(file, request)) for file in files)
+        return
+    own = ProcessPoolExecutor(jobs, get_context("spawn")) if options.executor is None else nullcontext(options.executor)
+    with own as executor:
+        yield from zip(files, executor.map(_summary, files, [request] * len(files)), strict=True)
+
+
+def _summary(file: TraceFile, request: Request) -> FileSummary | StepTimeError:
+    try:
+        return summarize(parse(file.path, file.size_bytes), request)
+    except StepTimeError as error:
+        return error
+
+
+def _claim(file: FileSummary) -> RankClaim:
+    steps = tuple(step.step for step in file.devices[0].steps)
+    return RankClaim(
+        path=file.meta.path,
+        declared_rank=file.declared_rank,
+        world_size=file.meta.world_size,
+        start_ns=file.start_ns,
+        end_ns=file.end_ns,
+        steps=steps,
+        has_cpu=True,
+    )
+
+
+def _report(
+    counted: Counted, assignment: RankAssignment, files: list[FileSummary], skipped: list[str], options: Options
+) -> Report:
+    from steptime import __version__
+
+    job = job_totals(counted, assignment.world_size)
+    tables = Tables(counted, job.total_ns)
+    warnings = [NO_MFU, *assignment.warnings, *skipped, *counted.notes]
+    return Report(
+        tool=Tool(version=__version__),
+        inputs=[
+            Input(
+                path=file.meta.path,
+                rank=rank,
+                bytes=file.meta.bytes,
+                events=file.meta.event_count,
+                quality=file.quality,
+                warnings=file.warnings,
+            )
+            for file, rank in zip(files, assignment.ranks, strict=True)
+        ],
+        job=job,
+        ranks=rank_rows(counted, options.steps),
+        causes=tables.causes(),
+        kernels=tables.kernels(),
+        collectives=tables.collectives(),
+        other_steps=other_steps(counted),
+        warnings=list(dict.fromkeys(warnings)),
+    )

@@ -1,0 +1,65 @@
+"""How a report is shown: one row of `FORMATS` for each way.
+
+A renderer takes a finished `Report` and returns text. It computes no figure that the report does not hold and imports
+nothing but `model`, `errors` and `store`. Libraries for drawing load when a format is used, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import NamedTuple
+
+from steptime.errors import UsageError
+from steptime.model import Report
+
+#: Columns of a report that goes to a file, where there is no terminal to ask.
+FILE_COLUMNS = 100
+
+
+class Format(NamedTuple):
+    """One way to write a report: the suffix that asks for it, and the function that makes the text."""
+
+    suffix: str
+    render: Callable[[Report], str]
+    title: str
+
+
+def _terminal(report: Report) -> str:
+    from steptime.report import terminal
+
+    return terminal.render(report, width=FILE_COLUMNS)
+
+
+def _markdown(report: Report) -> str:
+    from steptime.report import markdown
+
+    return markdown.render(report)
+
+
+def _json(report: Report) -> str:
+    from steptime import store
+
+    return store.dumps(report)
+
+
+FORMATS: dict[str, Format] = {
+    "terminal": Format(".txt", _terminal, "plain text, as in the terminal"),
+    "markdown": Format(".md", _markdown, "Markdown for a pull request"),
+    "json": Format(".json", _json, "the report itself, for `show` and other programs"),
+}
+
+
+def format_for(path: str | PurePath) -> Format:
+    """Return the format that the suffix of `path` asks for.
+
+    Raises:
+        UsageError: no format has that suffix.
+    """
+    suffix = PurePath(path).suffix.lower()
+    for form in FORMATS.values():
+        if form.suffix == suffix:
+            return form
+    known = ", ".join(sorted(form.suffix for form in FORMATS.values()))
+    wrong = f"no report format has the suffix {suffix}" if suffix else "no suffix, so no report format"
+    raise UsageError(f"{path}: {wrong}: use one of {known}")

@@ -1,0 +1,156 @@
+"""The report as Markdown for a pull request: the same figures as in the terminal, as tables, in less than 60 KB.
+
+Text from a trace is escaped so that it draws no table, tag, link or mention.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from steptime.model import Report
+from steptime.report import groups, units, words
+from steptime.report.ledger import ledger
+from steptime.report.names import brief, middle, shorten_all, visible
+
+#: GitHub refuses a comment of more than 65,536 characters.
+MAX_BYTES = 60_000
+_CAUSES = 10
+_RANKS = 16
+_NAME_WIDTH = 90
+_LIST_ITEMS = 40
+_ITEM_WIDTH = 300
+_SPECIAL = re.compile(r"[\\`*\[\]~#|!]|(?<!\w)_|_(?!\w)")
+_ENTITIES = str.maketrans({char: f"&#{ord(char)};" for char in "&<>|`*_[]~\\@#"})
+
+
+def render(report: Report) -> str:
+    """Return the report as GitHub-flavoured Markdown of less than 60 KB, ending in a newline."""
+    blocks = [
+        f"**{_text(words.verdict(report))}**",
+        _facts(report),
+        _waterfall(report),
+        _causes(report),
+        _folded("Ranks", _ranks(report)),
+        _folded("Other steps (not in the figures above)", _items(groups.other_steps(report.other_steps))),
+        _folded("What the traces hold", _items(groups.qualities(report.inputs))),
+        _folded("Warnings", _items(groups.warnings(report, words.mfu_warning(report)))),
+    ]
+    text = ""
+    note = "\n*The rest is left out: it does not fit into a comment. The JSON report has all of it.*\n"
+    for block in blocks:
+        if not block:
+            continue
+        if len((text + block + note).encode()) + 2 > MAX_BYTES:
+            return text + note
+        text += ("\n" if text else "") + block + "\n"
+    return text
+
+
+def _facts(report: Report) -> str:
+    counted = [words.counted(report)] if report.job.rank_steps > 0 else []
+    return "  \n".join(_text(line) for line in [*counted, words.mfu_line(report)])
+
+
+def _waterfall(report: Report) -> str:
+    job = report.job
+    if job.rank_steps <= 0 or job.total_ns <= 0:
+        return ""
+    rows = ledger(job)
+    mean_ns = words.per_step_ns(job.total_ns, report)
+    scale = units.scale_for(mean_ns)
+    what = "window" if words.is_one_window(report) else "step"
+    recoverable = any(row.recoverable_ns is not None for row in rows)
+    head = ["points", f"{scale.unit}/{what}", *(["can gain"] if recoverable else []), f"where the {what} goes"]
+    table: list[list[str]] = []
+    for row in rows:
+        gain = "" if row.recoverable_ns is None else _mean(row.recoverable_ns, report, scale)
+        title = _text(row.title) + (f" ({_text(row.detail)})" if row.detail else "")
+        if row.ns is None:
+            title += f": can't tell ({_text(row.why or '')})"
+        elif not row.is_leaf:
+            title = f"**{title}**"
+        amounts = [row.points, "?" if row.ns is None else _mean(row.ns, report, scale)]
+        cells = [_text(cell) for cell in [*amounts, *([gain] if recoverable else [])]]
+        table.append([*cells, "&emsp;" * row.is_leaf + title])
+    table.append(
+        [
+            "100.0",
+            units.scaled(mean_ns, scale),
+            *([""] if recoverable else []),
+            f"total (mean of {words.mean_of(report)})",
+        ]
+    )
+    return _table(head, table, right=len(head) - 1)
+
+
+def _mean(ns: int, report: Report, scale: units.Scale) -> str:
+    return units.scaled(words.per_step_ns(ns, report), scale)
+
+
+def _causes(report: Report) -> str:
+    causes = sorted(report.causes, key=lambda cause: -cause.ns)[:_CAUSES]
+    if not causes:
+        return ""
+    scale = units.scale_for(words.per_step_ns(report.job.total_ns, report))
+    names = shorten_all((cause.what for cause in causes), _NAME_WIDTH)
+    places = shorten_all((cause.where for cause in causes if cause.where), _NAME_WIDTH)
+    what = "window" if words.is_one_window(report) else "step"
+    table = [
+        [
+            _text(units.points(cause.share)),
+            _text(_mean(cause.ns, report, scale)),
+            _code(names[cause.what]),
+            _text(words.evidence(cause, report)),
+            _code(places[cause.where]) if cause.where else "",
+        ]
+        for cause in causes
+    ]
+    return _table(["points", f"{scale.unit}/{what}", "costliest causes", "seen", "at"], table, right=2)
+
+
+def _ranks(report: Report) -> str:
+    everyone = groups.rank_lines(report)
+    if len(everyone) < 2:
+        return ""
+    lines, note = groups.worth_a_line(everyone, _RANKS)
+    table = []
+    for line in lines:
+        largest = sorted(line.leaves_ns.items(), key=lambda item: -item[1])[:3]
+        leaves = ", ".join(f"{brief(key)} {units.points(ns / (line.total_ns or 1))}" for key, ns in largest)
+        table.append([_text(line.name), units.time(line.median_ns), _text(leaves)])
+    text = _table(["rank", "median", "largest leaves, in points"], table, right=0)
+    return f"{text}\n\n{_text(note)}" if note else text
+
+
+def _items(lines: Iterable[str]) -> str:
+    given = list(lines)
+    shown = [f"- {_text(middle(line, _ITEM_WIDTH))}" for line in given[:_LIST_ITEMS]]
+    if len(given) > _LIST_ITEMS:
+        shown.append(f"- and {units.count(len(given) - _LIST_ITEMS)} more: see the JSON report")
+    return "\n".join(shown)
+
+
+def _table(head: list[str], rows: list[list[str]], right: int) -> str:
+    """A table whose first `right` columns are numbers."""
+    marks = ["---:"] * right + ["---"] * (len(head) - right)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, marks, *rows])
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>" if body else ""
+
+
+def _text(text: str) -> str:
+    """Plain text: nothing in it formats, links or mentions."""
+    escaped = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    escaped = _SPECIAL.sub(lambda found: f"\\{found[0]}", escaped)
+    # A mention would notify whoever bears that name; a comment inside it is invisible and breaks it.
+    return escaped.replace("@", "@<!-- -->")
+
+
+def _code(text: str) -> str:
+    """A name in code style: a code span, or where the name holds what a table cell or a span can't, entities."""
+    if not re.search(r"[`|\\]|^\s|\s$|^$", text):
+        return f"`{text}`"
+    return f"<code>{text.translate(_ENTITIES)}</code>"

@@ -1,0 +1,149 @@
+"""A rank without a device: the same accounting law on its host threads (DESIGN 1.5).
+
+Windows run from host mark to host mark. At each instant the first of these that holds owns the time: a known host cause
+(loader, checkpoint, collection, compilation) of a training thread; the innermost op of a training thread; a collective
+(`gloo:*`, `mpi:*`, on any thread: they run on workers); else the time between ops.
+
+DESIGN calls compute "leaf cpu_ops". A matmul's own time is the self time of `aten::addmm`, which has small children, so
+here every op counts and the innermost owns; ops of `c10d` only enqueue and are not compute.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from steptime.model import LEAF_CODE
+from steptime.timeline.host import LAUNCH_BOUND, PYTHON, SYNC
+from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
+from steptime.timeline.ledger import LedgerWriter
+from steptime.timeline.partition import DeviceSplit, FileContext
+from steptime.timeline.steps import host_windows
+from steptime.timeline.work import Ops
+from steptime.trace.collectives import collective_leaf, is_host_communication
+from steptime.trace.events import I64, Category, EventTable
+from steptime.trace.kernels import cpu_op_leaf
+
+_RECOMPUTE = LEAF_CODE["recompute/recompute"]
+
+
+class _Account:
+    """Gives out time, first come first served, and writes what each taker got."""
+
+    def __init__(self, context: FileContext, bounds: I64) -> None:
+        self.context = context
+        self.bounds = bounds
+        self.taken = Spans(np.empty(0, np.int64), np.empty(0, np.int64))
+        self.writer = LedgerWriter()
+
+    def take(self, parts: Pieces, leaf: I64, what: I64, where: I64) -> None:
+        """Charge disjoint parts, as far as nobody took them, to leaf, what and where of their `source`."""
+        free = subtract(Spans(parts.start, parts.end), self.taken)
+        pieces, step = cut(Pieces(free.start, free.end, parts.source[free.source]), self.bounds)
+        at = pieces.source
+        self.writer.put(
+            step, leaf[at].astype(np.int16), what[at].astype(np.int32), where[at].astype(np.int32), pieces.end - pieces.start
+        )
+        self.taken = union(
+            Spans(np.concatenate([self.taken.start, parts.start]), np.concatenate([self.taken.end, parts.end]))
+        )
+
+
+def split_host(context: FileContext, ops: Ops) -> DeviceSplit:
+    """Account for all time of all steps of a rank without a device."""
+    bounds = host_windows(context.marks)
+    account = _Account(context, bounds)
+    _take_known_causes(account)
+    _take_ops(account, ops)
+    _take_collectives(account)
+    _take_rest(account)
+    table = context.table
+    at = np.searchsorted(bounds, table.start_ns[table.ops.row], side="right") - 1
+    inside = at[(at >= 0) & (at < len(bounds) - 1)]
+    counts = np.bincount(inside, minlength=len(bounds) - 1).astype(np.int64)
+    return DeviceSplit(bounds, account.writer.ledger(context.labels.texts), counts, 0)
+
+
+def _take_known_causes(account: _Account) -> None:
+    state, table = account.context.state, account.context.table
+    for track in state.training:
+        tiles = state.tiles(track)
+        known = np.flatnonzero((tiles.row >= 0) & (tiles.leaf != LAUNCH_BOUND) & (tiles.leaf != SYNC))
+        parts = Pieces(tiles.spans.start[known], tiles.spans.end[known], known)
+        what = account.context.labels.names(table.names, table.name[tiles.row])
+        account.take(parts, tiles.leaf.astype(np.int64), what, np.full(len(tiles.row), -1))
+
+
+def _is_enqueue(table: EventTable) -> I64:
+    """1 for names of ops that only enqueue communication."""
+    return np.array([name.startswith(("c10d::", "record_param_comms")) for name in table.names], np.int64)
+
+
+def _take_ops(account: _Account, ops: Ops) -> None:
+    context = account.context
+    table = context.table
+    used = np.unique(table.name[table.ops.row])
+    leaf_of = np.zeros(len(table.names), np.int64)
+    leaf_of[used] = [LEAF_CODE[f"kernels/{cpu_op_leaf(table.names[name])}"] for name in used.tolist()]
+    enqueue = _is_enqueue(table)
+    optimizer = np.array([name.startswith("Optimizer.step#") for name in table.names], np.bool_)
+    steps = table.ops.row[optimizer[table.name[table.ops.row]]]
+    for track in context.state.training:
+        nest = context.threads.nest(track)
+        edges = np.unique(np.concatenate([nest.start, nest.end]))
+        if len(edges) < 2:
+            continue
+        start = edges[:-1]
+        position = nest.innermost(start)
+        row = np.where(position >= 0, nest.row[position], -1)
+        is_op = (row >= 0) & (table.category[row] == Category.CPU_OP) & (enqueue[table.name[row]] == 0)
+        index = np.flatnonzero(is_op)
+        row, times = row[index], start[index]
+        tracks = np.full(len(row), track, np.int32)
+        leaf = leaf_of[table.name[row]]
+        leaf[context.threads.inside(steps, tracks, times)] = LEAF_CODE["kernels/optimizer"]
+        leaf[context.threads.inside(ops.recompute_rows, tracks, times)] = _RECOMPUTE
+        what = context.labels.names(table.names, table.name[row])
+        parts = Pieces(times, edges[1:][index], np.arange(len(index)))
+        account.take(parts, leaf, what, np.full(len(index), -1))
+
+
+def _take_collectives(account: _Account) -> None:
+    context = account.context
+    table = context.table
+    spans = np.array([is_host_communication(name) for name in table.names], np.bool_)
+    rows = table.rows(Category.ANNOTATION, Category.CPU_OP)
+    rows = rows[spans[table.name[rows]]]
+    rows = rows[np.argsort(table.start_ns[rows], kind="stable")]
+    end = table.start_ns[rows] + table.dur_ns[rows]
+    kind_of = {name: collective_leaf(table.names[name]) or "other_comm" for name in np.unique(table.name[rows]).tolist()}
+    kinds = [kind_of[name] for name in table.name[rows].tolist()]
+    leaf = np.array([LEAF_CODE[f"exposed_comm/{kind}"] for kind in kinds], np.int64)
+    what = np.array([context.labels.text(kind) for kind in kinds], np.int64)
+    none = np.full(len(rows), -1)
+    account.take(first_started(Spans(table.start_ns[rows], end)), leaf, what, none)
+    at = np.searchsorted(account.bounds, table.start_ns[rows], side="right") - 1
+    inside = np.flatnonzero((at >= 0) & (at < len(account.bounds) - 1))
+    account.writer.put(
+        at[inside],
+        leaf[inside].astype(np.int16),
+        what[inside].astype(np.int32),
+        none[inside].astype(np.int32),
+        np.zeros(len(inside), np.int64),
+        (np.ones(len(inside), np.int64), table.dur_ns[rows][inside]),
+    )
+
+
+def _take_rest(account: _Account) -> None:
+    context = account.context
+    free, _ = intersect(Spans(account.bounds[:-1], account.bounds[1:]), complement(account.taken))
+    track = np.full(len(free.start), context.state.training[0] if context.state.training else -1, np.int32)
+    pieces, leaf, row, thread = context.state.split(Spans(free.start, free.end), track)
+    python = context.labels.text("Python between ops")
+    dispatch = context.labels.text("dispatching ops")
+    table = context.table
+    named = context.labels.names(table.names, np.where(row >= 0, table.name[row], -1).astype(np.int32))
+    what = np.where(row >= 0, named, np.where(leaf == PYTHON, python, dispatch))
+    where = context.places.at(thread, pieces.start)
+    order = np.argsort(pieces.start, kind="stable")
+    parts = Pieces(pieces.start[order], pieces.end[order], order)
+    account.take(parts, leaf.astype(np.int64), what, where)

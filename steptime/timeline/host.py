@@ -1,0 +1,152 @@
+"""What a host thread was doing at every instant, as far as its events tell.
+
+Each training thread gets a tiling of time: in every tile the innermost span with a known cause decides; else the
+thread is inside ops (or in a hole of less than 100 us between two), or in a longer hole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.model import LEAF_CODE
+from steptime.timeline.intervals import Pieces, Spans, holds, intersect, subtract, union
+from steptime.timeline.links import Threads
+from steptime.timeline.nesting import Nest
+from steptime.trace.events import I32, I64, Category, EventTable
+from steptime.trace.host_calls import host_cause
+
+#: Holes between top-level ops that are shorter than this are dispatch cost, longer ones are Python (DESIGN 1.4).
+HOLE_NS = 100_000
+
+LAUNCH_BOUND = LEAF_CODE["host/launch_bound"]
+PYTHON = LEAF_CODE["host/python"]
+SYNC = LEAF_CODE["host/sync"]
+ALLOCATOR = LEAF_CODE["host/allocator"]
+DATA_LOADER = LEAF_CODE["host/data_loader"]
+COMPILE = LEAF_CODE["host/compile"]
+
+#: `host_cause` -> leaf. An op that asks for a sync (`sync_op`) is none by itself: on a CPU tensor it waits for nothing.
+#: An optimizer that keeps the device waiting is slow to launch; `what` names it.
+CAUSE_LEAF: dict[str, int] = {
+    "data_loader": DATA_LOADER,
+    "allocator": ALLOCATOR,
+    "sync": SYNC,
+    "compile": COMPILE,
+    "gc": LEAF_CODE["host/gc"],
+    "checkpoint": LEAF_CODE["host/checkpoint"],
+    "optimizer": LAUNCH_BOUND,
+}
+
+_HOST = (Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Disjoint tiles of one thread: spans, leaf int16 and deciding row int64 (-1: ops without a known cause)."""
+
+    spans: Spans
+    leaf: NDArray[np.int16]
+    row: I64
+
+
+class HostState:
+    """Tilings of the training threads of one file."""
+
+    def __init__(self, table: EventTable, threads: Threads, mark_track: int) -> None:
+        self.table = table
+        self.threads = threads
+        self.has_ops = bool((table.category == Category.CPU_OP).any())
+        causes = [host_cause(name) for name in table.names]
+        self.cause_leaf = np.array([CAUSE_LEAF.get(cause or "", -1) for cause in causes], np.int16)
+        self.rows = table.rows(*_HOST)
+        self.known = self.rows[self.cause_leaf[table.name[self.rows]] >= 0] if len(self.rows) else self.rows
+        self.training = self._training_tracks(mark_track)
+        self._tiles: dict[int, Tiles] = {}
+
+    def _training_tracks(self, mark_track: int) -> list[int]:
+        """The thread of the step marks first, then those that run autograd nodes; without both, the busiest launcher."""
+        table = self.table
+        nodes = np.array([name.startswith("autograd::engine::evaluate_function") for name in table.names], np.bool_)
+        ops = table.ops.row
+        backward = np.unique(table.track[ops[nodes[table.name[ops]]]]).tolist() if len(ops) else []
+        return list(dict.fromkeys([track for track in [mark_track, *backward] if track >= 0]))
+
+    def tiles(self, track: int) -> Tiles:
+        """The tiling of one thread; what no tile covers is a long hole between ops."""
+        if track not in self._tiles:
+            self._tiles[track] = self._build(track)
+        return self._tiles[track]
+
+    def _spans(self, rows: I64) -> Spans:
+        start = self.table.start_ns[rows]
+        return Spans(start, start + self.table.dur_ns[rows])
+
+    def _build(self, track: int) -> Tiles:
+        table = self.table
+        known = self.known[table.track[self.known] == track]
+        nest = Nest(*self._spans(known), known)
+        busy = self.rows[(table.track[self.rows] == track) & (table.category[self.rows] != Category.PYTHON)]
+        busy = busy[table.category[busy] != Category.ANNOTATION]
+        ops = self._spans(busy)
+        bridged = union(Spans(ops.start, ops.end + HOLE_NS))
+        bridged = Spans(bridged.start, bridged.end - HOLE_NS)
+        edges = np.unique(np.concatenate([nest.start, nest.end, bridged.start, bridged.end]))
+        if not len(edges):
+            return Tiles(Spans(edges, edges), np.empty(0, np.int16), edges)
+        start, end = edges[:-1], edges[1:]
+        position = nest.innermost(start) if len(nest.row) else np.full(len(start), -1, np.int64)
+        row = np.where(position >= 0, nest.row[position], -1) if len(nest.row) else position
+        leaf = np.where(row >= 0, self.cause_leaf[table.name[row]], np.int16(LAUNCH_BOUND))
+        kept = (row >= 0) | holds(bridged, start)
+        return Tiles(Spans(start[kept], end[kept]), leaf[kept], row[kept])
+
+    def split(self, spans: Spans, track: I32) -> tuple[Pieces, NDArray[np.int16], I64, I32]:
+        """Split device-idle spans by what the host did.
+
+        Args:
+            spans: k spans of host time.
+            track: int32 [k], the thread that each span is judged by; where it has no open event, the other training
+                threads are followed (the hand-over between forward and backward).
+
+        Returns:
+            pieces, leaf int16, deciding row int64 (-1: none), and the thread that decided int32 (the judged one for
+            holes on all threads, whose leaf is `PYTHON`).
+        """
+        parts: list[tuple[I64, I64, I64, NDArray[np.int16], I64, I32]] = []
+        for judged in np.unique(track).tolist():
+            mine = np.flatnonzero(track == judged)
+            left = Pieces(spans.start[mine], spans.end[mine], mine)
+            order = [judged, *(other for other in self.training if other != judged)]
+            for thread in order:
+                tiles = self.tiles(thread)
+                inside, which = intersect(Spans(left.start, left.end), tiles.spans)
+                decided = np.full(len(which), thread, np.int32)
+                parts.append(
+                    (inside.start, inside.end, left.source[inside.source], tiles.leaf[which], tiles.row[which], decided)
+                )
+                left = _rest(left, tiles.spans)
+            holes = len(left.start)
+            parts.append(
+                (
+                    left.start,
+                    left.end,
+                    left.source,
+                    np.full(holes, PYTHON, np.int16),
+                    np.full(holes, -1, np.int64),
+                    np.full(holes, judged, np.int32),
+                )
+            )
+        empty = np.empty(0, np.int64)
+        columns = zip(*parts, strict=True) if parts else [[empty]] * 6
+        start, end, source, leaf, row, thread_ = (np.concatenate(column) for column in columns)
+        order_ = np.lexsort((start, source))
+        pieces = Pieces(start[order_], end[order_], source[order_])
+        return pieces, leaf[order_].astype(np.int16), row[order_], thread_[order_].astype(np.int32)
+
+
+def _rest(left: Pieces, taken: Spans) -> Pieces:
+    rest = subtract(Spans(left.start, left.end), taken)
+    return Pieces(rest.start, rest.end, left.source[rest.source])

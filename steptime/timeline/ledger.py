@@ -1,0 +1,73 @@
+"""The ledger of one rank on one device: every nanosecond of every step under a leaf, with what and where.
+
+The rows of a step and leaf sum to exactly what the step's account says; the report's tables are views of the ledger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.trace.events import I32, I64
+
+I16 = NDArray[np.int16]
+
+
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """r rows, sorted by step and leaf, one for each (step, leaf, what, where).
+
+    step int32 (index of the step), leaf int16 (code in `model.LEAVES`), what and where int32 (into `texts`, -1: none),
+    ns int64 (owned time), count int64 (occurrences), dur_ns int64 (full length of device work, hidden parts included;
+    0 for idle causes).
+    """
+
+    step: I32
+    leaf: I16
+    what: I32
+    where: I32
+    ns: I64
+    count: I64
+    dur_ns: I64
+    texts: list[str]
+
+    def leaves_ns(self, steps: int, leaves: int) -> I64:
+        """Sum of `ns` by step and leaf, int64 [steps, leaves]."""
+        total = np.zeros((steps, leaves), np.int64)
+        np.add.at(total, (self.step, self.leaf), self.ns)
+        return total
+
+
+@dataclass(slots=True)
+class LedgerWriter:
+    """Collects entries in any order; `ledger` sums equal keys."""
+
+    columns: list[tuple[NDArray[np.generic], ...]] = field(default_factory=list)
+
+    def put(self, step: I64, leaf: I16, what: I32, where: I32, ns: I64, occurs: tuple[I64, I64] | None = None) -> None:
+        """Add k entries. `occurs` holds (count, dur_ns), int64 [k] each; without it each entry counts once."""
+        count, dur_ns = occurs if occurs is not None else (np.ones(len(ns), np.int64), np.zeros(len(ns), np.int64))
+        self.columns.append((step, leaf, what, where, ns, count, dur_ns))
+
+    def ledger(self, texts: list[str]) -> Ledger:
+        """Sum entries with equal step, leaf, what and where."""
+        step, leaf, what, where, ns, count, dur_ns = (
+            np.concatenate(column).astype(np.int64) for column in zip(*self.columns, strict=True)
+        )
+        order = np.lexsort((where, what, leaf, step))
+        keys = np.stack([column[order] for column in (step, leaf, what, where)])
+        first = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))) if len(order) else order
+        sums = [np.add.reduceat(column[order], first) if len(first) else column for column in (ns, count, dur_ns)]
+        step, leaf, what, where = keys[:, first]
+        return Ledger(
+            step.astype(np.int32),
+            leaf.astype(np.int16),
+            what.astype(np.int32),
+            where.astype(np.int32),
+            *sums,
+            texts,
+        )

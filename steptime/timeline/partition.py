@@ -1,0 +1,162 @@
+"""Split the steps of one device exactly: each instant belongs to one activity, or is idle with one cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.model import LEAF_CODE, LEAVES, StepTime
+from steptime.timeline.contention import contention_ns
+from steptime.timeline.host import HostState
+from steptime.timeline.idle import attribute, credit_syncs
+from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
+from steptime.timeline.labels import Labels
+from steptime.timeline.ledger import Ledger, LedgerWriter
+from steptime.timeline.links import Activities, Threads
+from steptime.timeline.places import Places
+from steptime.timeline.steps import Marks, windows
+from steptime.timeline.work import COMMUNICATION, COMPUTE, COPY, Work
+from steptime.trace.events import I64, EventTable
+
+_CONTENTION = LEAF_CODE["kernels/comm_contention"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSplit:
+    """One device of one file: windows int64 [k+1], the ledger, and kernels per step int64 [k] launched in it."""
+
+    windows: I64
+    ledger: Ledger
+    kernels: I64
+    unmeasurable_contention_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileContext:
+    """What the devices of one file share."""
+
+    table: EventTable
+    threads: Threads
+    marks: Marks
+    state: HostState
+    places: Places
+    labels: Labels
+    lost: I64
+    shift_ns: int
+
+
+def split_device(context: FileContext, work: Activities, labels: Work) -> DeviceSplit:
+    """Account for all time of all steps of one device."""
+    table = context.table
+    on_main = work.stream == main_stream(work, labels)
+    bounds, launched_in = windows(context.marks, work, on_main)
+    writer = LedgerWriter()
+    owned = own(work, labels.klass)
+    charge, unmeasurable = contention_ns(table, work, labels)
+    _put_owned(writer, context, work, labels, owned, bounds, charge)
+    _put_idle(writer, context, work, labels, bounds)
+    count = len(bounds) - 1
+    inside = launched_in[(launched_in >= 0) & (launched_in < count)]
+    kernels = np.bincount(inside, minlength=count).astype(np.int64)
+    return DeviceSplit(bounds, writer.ledger(context.labels.texts), kernels, unmeasurable)
+
+
+def main_stream(work: Activities, labels: Work) -> int:
+    """The stream with most compute time; without compute, the busiest."""
+    chosen = labels.klass == COMPUTE
+    chosen = chosen if chosen.any() else np.ones_like(chosen)
+    streams, which = np.unique(work.stream[chosen], return_inverse=True)
+    total = np.zeros(len(streams), np.int64)
+    np.add.at(total, which, (work.end_ns - work.start_ns)[chosen])
+    return int(streams[total.argmax()]) if len(streams) else -1
+
+
+def own(work: Activities, klass: NDArray[np.int8]) -> Pieces:
+    """Exclusive ownership of the device: compute before communication before copies, then who started first.
+
+    Returns disjoint parts; `source` is the index of the owning activity.
+    """
+    taken = Spans(np.empty(0, np.int64), np.empty(0, np.int64))
+    parts = []
+    for wanted in (COMPUTE, COMMUNICATION, COPY):
+        index = np.flatnonzero(klass == wanted)
+        mine = first_started(Spans(work.start_ns[index], work.end_ns[index]))
+        free = subtract(Spans(mine.start, mine.end), taken)
+        parts.append(Pieces(free.start, free.end, index[mine.source[free.source]]))
+        taken = union(
+            Spans(np.concatenate([taken.start, mine.start]), np.concatenate([taken.end, mine.end]))
+        )
+    return Pieces(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _put_owned(
+    writer: LedgerWriter, context: FileContext, work: Activities, labels: Work, owned: Pieces, bounds: I64, charge: I64
+) -> None:
+    order = np.argsort(owned.start, kind="stable")
+    parts, step = cut(Pieces(*(column[order] for column in owned)), bounds)
+    source = parts.source
+    length = parts.end - parts.start
+    slowed = _share_out(source, length, charge)
+    table = context.table
+    op_name = np.where(labels.op >= 0, table.name[labels.op], -1).astype(np.int32)
+    where = context.labels.names(table.names, op_name)
+    none = np.zeros(len(source), np.int64)
+    keys = (step, labels.leaf[source], labels.what[source], where[source])
+    writer.put(*keys, length - slowed, (none, none))
+    slow = np.flatnonzero(slowed)
+    ones = np.ones(len(slow), np.int64)
+    leaf = np.full(len(slow), _CONTENTION, np.int16)
+    writer.put(keys[0][slow], leaf, keys[2][slow], keys[3][slow], slowed[slow], (ones, none[slow]))
+    # Every activity is counted where it starts, also one that owns nothing: hidden collectives belong in the tables.
+    at = np.searchsorted(bounds, work.start_ns, side="right") - 1
+    inside = np.flatnonzero((at >= 0) & (at < len(bounds) - 1))
+    ones, dur_ns = np.ones(len(inside), np.int64), (work.end_ns - work.start_ns)[inside]
+    writer.put(
+        at[inside], labels.leaf[inside], labels.what[inside], where[inside], np.zeros(len(inside), np.int64), (ones, dur_ns)
+    )
+
+
+def _share_out(source: I64, length: I64, charge: I64) -> I64:
+    """Take each activity's charge from its owned parts, earliest first, never more than they hold; int64 [parts]."""
+    if not charge.any():
+        return np.zeros(len(source), np.int64)
+    order = np.argsort(source, kind="stable")
+    held = length[order]
+    before = np.cumsum(held) - held
+    first = np.append(True, source[order][1:] != source[order][:-1]) if len(order) else np.empty(0, np.bool_)
+    before = before - before[first][np.cumsum(first) - 1]
+    taken = np.empty(len(source), np.int64)
+    taken[order] = np.clip(charge[source[order]] - before, 0, held)
+    return taken
+
+
+def _put_idle(writer: LedgerWriter, context: FileContext, work: Activities, labels: Work, bounds: I64) -> None:
+    table = context.table
+    busy = union(Spans(work.start_ns, work.end_ns))
+    gaps = complement(busy)
+    free, _ = intersect(Spans(bounds[:-1], bounds[1:]), gaps)
+    idle = attribute(table, work, labels.leaf, Spans(free.start, free.end), context.state, context.lost)
+    idle = credit_syncs(table, idle, bounds, busy, context.shift_ns, context.state)
+    step = np.searchsorted(bounds, idle.start_ns, side="right") - 1
+    what = context.places.what(idle)
+    where = context.places.where(idle, work, labels.op, context.state, context.shift_ns)
+    writer.put(step, idle.leaf, what, where, idle.end_ns - idle.start_ns)
+
+
+def step_times(marks: Marks, bounds: I64, ledger: Ledger) -> list[StepTime]:
+    """Steps with their leaves; every one is checked against the accounting law."""
+    totals = ledger.leaves_ns(len(bounds) - 1, len(LEAVES))
+    steps = []
+    for index, row in enumerate(totals.tolist()):
+        step = StepTime(
+            step=int(marks.number[index]),
+            start_ns=int(bounds[index]),
+            dur_ns=int(bounds[index + 1] - bounds[index]),
+            leaves_ns={LEAVES[code].key: ns for code, ns in enumerate(row) if ns},
+        )
+        step.check()
+        steps.append(step)
+    return steps
+

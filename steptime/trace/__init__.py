@@ -1,0 +1,1 @@
+"""What happened: trace files become labelled columns, one file at a time."""

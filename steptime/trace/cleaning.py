@@ -1,0 +1,162 @@
+"""Drop or cut events that can't be true, and count each: bad stamps must not change a figure in silence.
+
+What is done, with the public reports behind it in `cases/README.md`:
+
+* a device event stamped zero (A01), or far outside the recording (A39): dropped;
+* a negative length (A16): a host span still open at the end is cut at the end of the recording, a device event is
+  dropped;
+* a kernel that spans several later kernels of its own stream (A21): cut where the next one starts. A tail over one
+  successor is programmatic dependent launch and stays (A22).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.trace.clock import UNKNOWN_NS
+from steptime.trace.events import I64, Category, DeviceColumns, EventTable, OpColumns, SyncColumns
+
+#: An event further from the host's events than their whole span plus this is not of this recording.
+FAR_NS = 1_000_000_000
+
+#: A kernel is an overrun if it covers whole later kernels of its stream and this share of it lies over them.
+OVERRUN_SHARE = 0.05
+
+
+def clean(table: EventTable) -> EventTable:
+    """Return the table without impossible events; `meta.dropped` and `meta.warnings` say what was done."""
+    dropped: dict[str, int] = {}
+    is_device = (table.category >= Category.KERNEL) & (table.category <= Category.SYNC)
+    zero_ns = table.meta.base_ns or 0
+    bad = (table.start_ns == zero_ns) & is_device
+    _count(dropped, "device events stamped zero", bad)
+    unknown = (table.start_ns == UNKNOWN_NS) | (table.dur_ns == UNKNOWN_NS) & is_device
+    _count(dropped, "events without a time", unknown & ~bad)
+    bad |= unknown
+    negative = (table.dur_ns < 0) & is_device & ~bad
+    _count(dropped, "device events of negative length", negative)
+    bad |= negative
+    stray = _stray(table, bad)
+    _count(dropped, "events far outside the recording", stray)
+    bad |= stray
+    if bad.any():
+        table = _keep(table, ~bad)
+    dur_ns, unfinished = _finish_open_spans(table)
+    dur_ns, overruns = _cut_overruns(table, dur_ns)
+    warnings = [f"{count} {what} dropped" for what, count in dropped.items()]
+    if unfinished:
+        warnings.append(f"{unfinished} host spans without an end (unfinished) cut at the end of the recording")
+        dropped["unfinished host spans cut"] = unfinished
+    if len(overruns):
+        removed_ms = float((table.dur_ns - dur_ns)[overruns].sum()) / 1e6
+        dropped["overrun kernels clipped"] = len(overruns)
+        first = table.names[table.name[overruns[0]]][:60]
+        warnings.append(
+            f"{len(overruns)} kernel duration(s) overrun later kernels of their stream (corrupt stamps): "
+            f"clipped at the next start, {removed_ms:.3f} ms removed, first {first}"
+        )
+    meta = replace(table.meta, dropped=dropped, warnings=[*table.meta.warnings, *warnings])
+    return replace(table, dur_ns=dur_ns, meta=meta)
+
+
+def _count(into: dict[str, int], what: str, mask: NDArray[np.bool_]) -> None:
+    count = int(np.count_nonzero(mask))
+    if count:
+        into[what] = count
+
+
+def _stray(table: EventTable, bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Events further from the recording than its own span plus `FAR_NS`.
+
+    The recording's span is that of the profiler's own window mark, else of the host events, else of the middle 98 % of
+    the device events.
+    """
+    good = ~bad
+    window = good & (table.category == Category.WINDOW) & (table.dur_ns > 0)
+    host = good & (table.category <= Category.OVERHEAD) & (table.dur_ns >= 0)
+    for mask in (window, host, good):
+        starts = table.start_ns[mask]
+        if len(starts):
+            low, high = (int(x) for x in np.percentile(starts, (1, 99), method="nearest"))
+            if mask is window or mask is host:
+                low, high = int(starts.min()), int((starts + np.maximum(table.dur_ns[mask], 0)).max())
+            margin = max(high - low, 0) + FAR_NS
+            return good & ((table.start_ns < low - margin) | (table.start_ns > high + margin))
+    return np.zeros(len(bad), np.bool_)
+
+
+def _finish_open_spans(table: EventTable) -> tuple[I64, int]:
+    open_ended = table.dur_ns < 0
+    count = int(np.count_nonzero(open_ended))
+    if not count:
+        return table.dur_ns, 0
+    closed = table.start_ns[~open_ended] + table.dur_ns[~open_ended]
+    end_ns = int(closed.max()) if len(closed) else int(table.start_ns.max())
+    return np.where(open_ended, np.maximum(end_ns - table.start_ns, 0), table.dur_ns), count
+
+
+def _cut_overruns(table: EventTable, dur_ns: I64) -> tuple[I64, I64]:
+    """Cut kernels that contain at least two whole later kernels of their own stream: (durations, rows cut)."""
+    columns = table.device
+    kernel = (table.category[columns.row] == Category.KERNEL) & (columns.graph <= 0)
+    rows = columns.row[kernel]
+    order = np.lexsort((table.start_ns[rows], columns.stream[kernel], columns.device[kernel]))
+    rows = rows[order]
+    rows = rows[dur_ns[rows] > 0]
+    if len(rows) < 3:
+        return dur_ns, np.empty(0, np.int64)
+    stream, device = (np.empty(len(table.start_ns), np.int64) for _ in range(2))
+    stream[columns.row], device[columns.row] = columns.stream, columns.device
+    start, dur = table.start_ns[rows], dur_ns[rows]
+    end = start + dur
+    same = (stream[rows[2:]] == stream[rows[:-2]]) & (device[rows[2:]] == device[rows[:-2]])
+    inside = same & (end[:-2] >= end[1:-1]) & (end[:-2] >= end[2:])
+    over = (end[:-2] - start[1:-1]) > OVERRUN_SHARE * dur[:-2]
+    found = np.flatnonzero(inside & over)
+    if not len(found):
+        return dur_ns, np.empty(0, np.int64)
+    fixed = dur_ns.copy()
+    fixed[rows[found]] = np.maximum(start[found + 1] - start[found], 0)
+    return fixed, rows[found]
+
+
+def _keep(table: EventTable, keep: NDArray[np.bool_]) -> EventTable:
+    """The table with only the rows where `keep` is true; row numbers of all column groups follow."""
+    moved = np.cumsum(keep) - 1
+    on_device, on_ops, on_syncs = (keep[group.row] for group in (table.device, table.ops, table.syncs))
+    device, ops, syncs = table.device, table.ops, table.syncs
+    return replace(
+        table,
+        start_ns=table.start_ns[keep],
+        dur_ns=table.dur_ns[keep],
+        category=table.category[keep],
+        name=table.name[keep],
+        track=table.track[keep],
+        correlation=table.correlation[keep],
+        external_id=table.external_id[keep],
+        device=DeviceColumns(
+            row=moved[device.row[on_device]],
+            device=device.device[on_device],
+            stream=device.stream[on_device],
+            bytes=device.bytes[on_device],
+            config=device.config[on_device],
+            collective=device.collective[on_device],
+            graph=device.graph[on_device],
+        ),
+        ops=OpColumns(
+            row=moved[ops.row[on_ops]],
+            sequence=ops.sequence[on_ops],
+            forward_thread=ops.forward_thread[on_ops],
+            shapes=ops.shapes[on_ops],
+            collective=ops.collective[on_ops],
+        ),
+        syncs=SyncColumns(
+            row=moved[syncs.row[on_syncs]],
+            stream=syncs.stream[on_syncs],
+            wait_on_stream=syncs.wait_on_stream[on_syncs],
+            kind=syncs.kind[on_syncs],
+        ),
+    )

@@ -1,0 +1,167 @@
+"""One trace file becomes an `EventTable`: decode, intern, turn times into nanoseconds, drop what can't be true.
+
+Memory is bounded: text is read and decoded in pieces (`chunks`), and only the columns stay. If a piece does not decode,
+the file is read once more as a whole so that it can be repaired where that changes no number (`repair`), or refused
+with line and column.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from typing import Any
+
+import msgspec
+
+from steptime.errors import NotATrace, TraceError, UnsupportedDevice
+from steptime.trace.assemble import Columns
+from steptime.trace.chunks import CHUNK_BYTES, TraceText
+from steptime.trace.cleaning import clean
+from steptime.trace.decode import decode_events
+from steptime.trace.events import DeviceProperties, EventTable, TraceMeta
+from steptime.trace.repair import locate, repair
+from steptime.trace.source import open_trace
+
+#: Devices whose events have categories of their own, which steptime does not analyse.
+_FOREIGN = {"mtia": "MTIA", "hpu": "HPU (Gaudi)", "xpu": "XPU", "privateuse1": "custom device", "glow": "Glow"}
+
+_FLAGS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
+
+
+def parse(path: str, size_bytes: int = 0, chunk_bytes: int = CHUNK_BYTES) -> EventTable:
+    """Read one trace file.
+
+    Args:
+        path: local path or fsspec URL; plain, gzip, zstd or zip.
+        size_bytes: size of the file as stored, for the report.
+        chunk_bytes: text decoded at a time.
+
+    Raises:
+        TraceError: the file can't be read as a trace; the message names file, cause and remedy.
+    """
+    with _no_gc():
+        try:
+            with open_trace(path) as stream:
+                text = TraceText(stream, path, chunk_bytes)
+                columns = _collect(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            text, columns = _repaired(path, chunk_bytes)
+        return _finish(text, columns, size_bytes or text.bytes_read)
+
+
+@contextmanager
+def _no_gc() -> Iterator[None]:
+    # Millions of short-lived structs would trigger collections that can't free anything.
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _collect(text: Iterable[bytes]) -> Columns:
+    columns = Columns()
+    for piece in text:
+        columns.add(decode_events(piece))
+    return columns
+
+
+def _repaired(path: str, chunk_bytes: int) -> tuple[TraceText, Columns]:
+    with open_trace(path) as stream:
+        whole = stream.read()
+    fixed = repair(whole)
+    text = TraceText(BytesIO(fixed.text), path, chunk_bytes)
+    try:
+        columns = _collect(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise _refusal(path, fixed.text) from None
+    columns.warnings.extend(fixed.notes)
+    return text, columns
+
+
+def _refusal(path: str, text: bytes) -> TraceError:
+    """The one line that says where a file stops being JSON, and why that may be."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        message = str(error)
+        if "truncated" in message:
+            return TraceError(f"{path}: the JSON ends early (cut file: was the writer killed?); record it again")
+        offset = int(message.rsplit("byte ", 1)[1].rstrip(")")) if "byte " in message else 0
+        return TraceError(
+            f"{path}: invalid JSON at {locate(text, offset)} ({message}); an older PyTorch writes unescaped quotes "
+            "into names with with_stack=True: record without stacks or with a newer version"
+        )
+    if isinstance(found, dict) and isinstance(found.get("traceEvents"), list):
+        try:
+            decode_events(msgspec.json.encode(found["traceEvents"]))
+        except msgspec.DecodeError as error:
+            return TraceError(f"{path}: an event is not what a profiler writes ({error}); export the trace again")
+    return NotATrace(f"{path}: no traceEvents in it, so it is not a profiler trace; leave it out")
+
+
+def _finish(text: TraceText, columns: Columns, size_bytes: int) -> EventTable:
+    header = text.header
+    foreign = sorted(name for name in columns.categories if name.split("_")[0] in _FOREIGN)
+    if foreign and not columns.has_device_rows:
+        device = _FOREIGN[foreign[0].split("_")[0]]
+        raise UnsupportedDevice(
+            f"{text.path}: unsupported device type {device} (event categories {', '.join(foreign)}); "
+            "steptime reads CUDA, ROCm and CPU traces"
+        )
+    if not columns.count:
+        raise TraceError(f"{text.path}: no events in it (an idle or empty capture); record while the job is training")
+    base_ns = header.get("baseTimeNanoseconds")
+    base_ns = base_ns if isinstance(base_ns, int) else None
+    info = header.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    meta = TraceMeta(
+        path=text.path,
+        bytes=size_bytes,
+        dialect=_dialect(header, columns),
+        rank=_int_or_none(info.get("rank")),
+        world_size=_int_or_none(info.get("world_size")),
+        backend=str(info["backend"]) if "backend" in info else None,
+        host=str(header["host_name"]) if "host_name" in header else None,
+        base_ns=base_ns,
+        devices=_devices(header.get("deviceProperties")),
+        flags=frozenset(flag for flag in _FLAGS if header.get(flag)),
+        event_count=columns.count,
+        warnings=columns.warnings,
+    )
+    return clean(columns.table(meta))
+
+
+def _int_or_none(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdigit():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _devices(value: Any) -> list[DeviceProperties]:
+    try:
+        return msgspec.convert(value or [], list[DeviceProperties])
+    except msgspec.ValidationError:
+        return []
+
+
+def _dialect(header: dict[str, Any], columns: Columns) -> str:
+    """Name the dialect by the keys that are there (kineto_schema section 9), never by a version."""
+    if "Operator" in columns.categories or "Kernel" in columns.categories:
+        return "Kineto 2021 (legacy categories)"
+    if columns.memory_as_activity:
+        return "Kineto, python export"
+    parts = ["Kineto"]
+    if "roctracer_version" in header or "hip_runtime_version" in header:
+        parts.append("ROCm")
+    parts.append("nanoseconds" if columns.decimal_times else "microseconds")
+    trace_id = str(header.get("trace_id", ""))
+    if trace_id.isdigit() and len(trace_id) < 32:
+        parts.append("on demand")
+    return ", ".join(parts)
+
+

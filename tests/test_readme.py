@@ -1,0 +1,133 @@
+"""README.md against the code. Run as a script, this puts the sample's new output into README.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from steptime import errors
+from steptime.cli import COMMANDS, EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
+from steptime.model import LEAVES
+
+_REPO = Path(__file__).parent.parent
+_README = _REPO / "README.md"
+
+
+def _between(marker: str) -> str:
+    """What README.md has between the two markers, which must each be there once."""
+    text = _README.read_text()
+    begin, end = f"<!-- {marker} -->\n", f"<!-- /{marker} -->\n"
+    assert (text.count(begin), text.count(end)) == (1, 1), marker
+    return text.split(begin)[1].split(end)[0]
+
+
+def _sample_block() -> str:
+    """The command on the sample with what it prints, as README.md shows it."""
+    words = ["analyze", "traces/gloo_ddp_2ranks"]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    result = subprocess.run(
+        [sys.executable, "-m", "steptime", *words], cwd=_REPO, env=environment, capture_output=True, check=False
+    )
+    assert (result.returncode, result.stderr.decode()) == (0, "")
+    return f"```console\n$ steptime {' '.join(words)}\n{result.stdout.decode().rstrip()}\n```\n"
+
+
+def _table(header: str) -> list[list[str]]:
+    """The rows of the table under `header`, cell by cell."""
+    rows = _README.read_text().split(f"\n| {header} |")[1].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def _command(name: str) -> click.Command:
+    module = next(row.module for row in COMMANDS if row.name == name)
+    command: click.Command = import_module(module).command
+    return command
+
+
+def _flags(name: str) -> set[str]:
+    return {flag for option in _command(name).params if isinstance(option, click.Option) for flag in option.opts}
+
+
+def test_the_first_screen_is_what_the_sample_prints() -> None:
+    expected = _sample_block()
+    assert _between("sample") == expected, "run `python tests/test_readme.py` to accept the new output"
+
+
+def test_every_verb_is_shown() -> None:
+    text = _README.read_text()
+    assert [row.name for row in COMMANDS if f"steptime {row.name} " not in text] == []
+
+
+def test_every_command_line_shown_is_one_that_steptime_takes() -> None:
+    blocks = re.findall(r"```sh\n(.*?)```", _README.read_text(), flags=re.DOTALL)
+    lines = [line.split("steptime ")[-1] for block in blocks for line in block.splitlines() if "steptime " in line]
+    assert len(lines) >= 5
+    for line in lines:
+        verb, *words = line.split()
+        _command(verb).make_context(verb, words)  # raises on an unknown option or a bad value
+
+
+def test_the_options_of_analyze_are_the_table() -> None:
+    shown = {flag for row in _table("option") for flag in re.findall(r"`(-[-\w]+)", row[0])}
+    assert shown == _flags("analyze")
+    assert _flags("show") == {"-o", "--output", "-q", "--quiet"}
+
+
+def test_the_leaves_are_the_table() -> None:
+    assert [(row[0].strip("`"), row[1]) for row in _table("leaf")] == [(leaf.key, leaf.title) for leaf in LEAVES]
+    assert all(len(row) == 3 and row[2] for row in _table("leaf"))
+
+
+def test_the_exit_codes_are_the_table() -> None:
+    codes = [errors.EXIT_OK, errors.EXIT_REGRESSED, errors.EXIT_CANNOT_TELL, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE]
+    assert [int(row[0]) for row in _table("code")] == codes
+
+
+def test_the_rooms_exist() -> None:
+    rooms = [row[0].strip("`") for row in _table("room")]
+    assert [room for room in rooms if not (_REPO / "steptime" / room).exists()] == []
+    touched = {path for row in _table("to add") for path in re.findall(r"`(steptime/[\w/.]+)`", row[1])}
+    assert len(touched) >= 5
+    assert [path for path in sorted(touched) if not (_REPO / path).exists()] == []
+
+
+def test_the_formats_are_shown() -> None:
+    from steptime.report import FORMATS
+
+    text = _README.read_text()
+    assert [row.suffix for row in FORMATS.values() if f"`{row.suffix}`" not in text] == []
+
+
+def test_the_library_example_runs(tmp_path: Path, sample: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", _README.read_text(), flags=re.DOTALL)
+    shutil.copytree(sample, tmp_path / "traces" / sample.name)
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(_REPO)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "exposed_comm" in result.stdout
+    assert (tmp_path / "report.json").exists()
+
+
+@pytest.mark.parametrize("marker", ["demo-command", "test-command"])
+def test_the_two_commands_are_one_line_each(marker: str) -> None:
+    fence, command, end = _between(marker).splitlines()
+    assert (fence, end) == ("```sh", "```")
+    assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
+
+
+if __name__ == "__main__":
+    _README.write_text(_README.read_text().replace(_between("sample"), _sample_block()))
