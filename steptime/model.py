@@ -95,11 +95,7 @@ LEAVES: tuple[Leaf, ...] = (
 LEAF_CODE: dict[str, int] = {leaf.key: code for code, leaf in enumerate(LEAVES)}
 
 
-class Struct(msgspec.Struct, frozen=True):
-    """Base of every part of a report."""
-
-
-class StepTime(Struct, kw_only=True):
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's step, split so that every nanosecond is in exactly one place.
 
     `leaves_ns` maps ``"slice/leaf"`` to nanoseconds; leaves with zero are left out.
@@ -132,14 +128,14 @@ class StepTime(Struct, kw_only=True):
             raise AccountingError(f"step {self.step}: parts hold {spent} ns, the step lasted {self.dur_ns} ns")
 
 
-class Tool(Struct, kw_only=True):
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """What wrote the report."""
 
     name: str = "steptime"
     version: str
 
 
-class Quality(Struct, kw_only=True):
+class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """What one trace file can and cannot tell. Counts are events."""
 
     dialect: str
@@ -155,7 +151,7 @@ class Quality(Struct, kw_only=True):
     clipped: dict[str, int]
 
 
-class Input(Struct, kw_only=True):
+class Input(msgspec.Struct, frozen=True, kw_only=True):
     """One trace file that was analysed."""
 
     path: str
@@ -166,7 +162,7 @@ class Input(Struct, kw_only=True):
     warnings: list[str] = []
 
 
-class LeafTotal(Struct, kw_only=True):
+class LeafTotal(msgspec.Struct, frozen=True, kw_only=True):
     """A leaf summed over the counted (rank, step) pairs. `ns` None: can't be told from these traces."""
 
     id: str
@@ -177,7 +173,7 @@ class LeafTotal(Struct, kw_only=True):
     detail: dict[str, int | float | str | None] = {}
 
 
-class SliceTotal(Struct, kw_only=True):
+class SliceTotal(msgspec.Struct, frozen=True, kw_only=True):
     """A slice summed over the counted (rank, step) pairs. `ns` None: can't be told from these traces."""
 
     id: str
@@ -188,7 +184,7 @@ class SliceTotal(Struct, kw_only=True):
     leaves: list[LeafTotal] = []
 
 
-class Spread(Struct, kw_only=True):
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
     """Median, 10th and 90th percentile, in nanoseconds."""
 
     median: int
@@ -196,7 +192,7 @@ class Spread(Struct, kw_only=True):
     p90: int
 
 
-class Job(Struct, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The job: integer totals over the counted (rank, step) pairs."""
 
     world_size: int | None
@@ -220,7 +216,7 @@ class Job(Struct, kw_only=True):
     slices: list[SliceTotal]
 
 
-class RankSteps(Struct, kw_only=True):
+class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
     """One rank on one device, step by step."""
 
     rank: int
@@ -231,7 +227,7 @@ class RankSteps(Struct, kw_only=True):
     steps: list[StepTime]
 
 
-class Cause(Struct, kw_only=True):
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """One named cause: what inside a leaf, where in the program, and its cost over the counted steps.
 
     `what` is a kernel, a collective or a host activity; `where` the source line (with stacks), else the innermost
@@ -247,7 +243,7 @@ class Cause(Struct, kw_only=True):
     rank_steps: int
 
 
-class Kernel(Struct, kw_only=True):
+class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels of one name in one leaf, over the counted steps. `owned_ns` <= `dur_ns`: the part nothing else owned."""
 
     name: str
@@ -257,7 +253,7 @@ class Kernel(Struct, kw_only=True):
     owned_ns: int
 
 
-class Collective(Struct, kw_only=True):
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """Collectives of one kind and group, over the counted steps. `exposed_ns` is the part that no compute hides."""
 
     kind: str
@@ -267,7 +263,7 @@ class Collective(Struct, kw_only=True):
     exposed_ns: int
 
 
-class OtherStep(Struct, kw_only=True):
+class OtherStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step that is not a training step: what it cost and how often it comes."""
 
     rank: int
@@ -276,7 +272,7 @@ class OtherStep(Struct, kw_only=True):
     reason: str
 
 
-class Report(Struct, kw_only=True):
+class Report(msgspec.Struct, frozen=True, kw_only=True):
     """All that one analysis found out. `findings`, `stragglers` and `checklist` are empty until rules exist."""
 
     schema_version: int = SCHEMA_VERSION

@@ -7,6 +7,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
+from os import PathLike, fspath
 
 from steptime.errors import StepTimeError, TraceError
 from steptime.model import Input, Report, Tool
@@ -17,7 +18,9 @@ from steptime.trace.discover import TraceFile, discover
 from steptime.trace.parse import parse
 from steptime.trace.rank_order import RankAssignment, RankClaim, assign_ranks
 
-NO_MFU = "MFU is not given: this version does not count FLOPs, so useful work can't be told from the rest of the kernels"
+NO_MFU = (
+    "MFU is not given: this version does not count FLOPs, so useful work can't be told from the rest of the kernels"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Options:
     executor: Executor | None = None  # runs the files; one of its own is made when there is none
 
 
-def analyze(paths: Sequence[str] | str, options: Options = Options()) -> Report:
+def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options: Options = Options()) -> Report:  # noqa: B008 - frozen
     """Turn trace files into a report.
 
     Args:
@@ -44,7 +47,8 @@ def analyze(paths: Sequence[str] | str, options: Options = Options()) -> Report:
     Raises:
         StepTimeError: nothing could be analysed, or, with `strict`, one file could not.
     """
-    found = discover([paths] if isinstance(paths, str) else list(paths))
+    several = [paths] if isinstance(paths, (str, PathLike)) else paths
+    found = discover([fspath(path) for path in several])
     files, refused = _summaries(found.files, options)
     assignment = assign_ranks([_claim(file) for file in files], options.rank)
     rows = [
@@ -76,9 +80,7 @@ def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileS
     return summaries, refused
 
 
-def _results(
-    files: Sequence[TraceFile], options: Options
-) -> Iterator[tuple[TraceFile, FileSummary | StepTimeError]]:
+def _results(files: Sequence[TraceFile], options: Options) -> Iterator[tuple[TraceFile, FileSummary | StepTimeError]]:
     request = Request(options.step_marker, options.unprofiled_step_ns)
     jobs = min(options.jobs, len(files))
     if options.executor is None and jobs <= 1:
@@ -117,6 +119,12 @@ def _report(
     job = job_totals(counted, assignment.world_size)
     tables = Tables(counted, job.total_ns)
     warnings = [NO_MFU, *assignment.warnings, *skipped, *counted.notes]
+    contention_ns = sum(file.unmeasurable_contention_ns for file in files)
+    if contention_ns:
+        warnings.append(
+            f"contention is not measurable for {contention_ns / 1e6:.2f} ms of compute under communication (all "
+            "files): no kernels of the same name and size ran alone often enough"
+        )
     return Report(
         tool=Tool(version=__version__),
         inputs=[

@@ -37,7 +37,9 @@ class Counted:
     def pairs(self) -> list[tuple[Row, StepTime]]:
         """All counted (row, step) pairs."""
         return [
-            (row, row.timeline.steps[index]) for row, chosen in zip(self.rows, self.steps, strict=True) for index in chosen
+            (row, row.timeline.steps[index])
+            for row, chosen in zip(self.rows, self.steps, strict=True)
+            for index in chosen
         ]
 
 
@@ -54,11 +56,15 @@ def count_steps(rows: Sequence[Row], wanted: tuple[int, int] | None) -> Counted:
     recorded = [_numbers(row, wanted) for row in rows]
     if wanted is not None and not any(recorded):
         have = sorted({step.step for row in rows for step in row.timeline.steps})
-        raise UsageError(f"--steps {wanted[0]}:{wanted[1]} holds no recorded step; recorded are {have[0]} to {have[-1]}")
+        raise UsageError(
+            f"--steps {wanted[0]}:{wanted[1]} holds no recorded step; recorded are {have[0]} to {have[-1]}"
+        )
     shared = _shared(rows, recorded)
     notes = []
     if shared != set().union(*recorded):
-        notes.append(f"{len(shared)} of {len(set().union(*recorded))} steps are recorded on all ranks: only these count")
+        notes.append(
+            f"{len(shared)} of {len(set().union(*recorded))} steps are recorded on all ranks: only these count"
+        )
     edges = {key for row, keys in zip(rows, recorded, strict=True) for key in keys & shared if _step(row, key).edge}
     others = {key for row, keys in zip(rows, recorded, strict=True) for key in keys & shared if _is_other(row, key)}
     for chosen, note in (

@@ -30,7 +30,18 @@ KERNELS_KEPT = 200
 
 #: Leaves whose time is wholly lost, so that all of it may come back: an upper bound, since something may wait behind.
 _RECOVERABLE = frozenset(
-    ("data_loader", "launch_bound", "sync", "allocator", "gc", "compile", "checkpoint", "h2d_copy", "d2h_copy", "python")
+    (
+        "data_loader",
+        "launch_bound",
+        "sync",
+        "allocator",
+        "gc",
+        "compile",
+        "checkpoint",
+        "h2d_copy",
+        "d2h_copy",
+        "python",
+    )
 )
 
 WHY_BUBBLE = "it needs the cross-rank analysis: waits between stages stand in exposed communication"
@@ -92,7 +103,9 @@ def _slice(counted: Counted, slice_id: str, leaves_ns: dict[str, int], total_ns:
     ns = sum(leaf.ns or 0 for leaf in leaves)
     known = [leaf.recoverable_ns for leaf in leaves]
     recoverable = None if None in known else sum(value or 0 for value in known)
-    return SliceTotal(id=slice_id, ns=ns, share=ns / total_ns if total_ns else 0.0, recoverable_ns=recoverable, leaves=leaves)
+    return SliceTotal(
+        id=slice_id, ns=ns, share=ns / total_ns if total_ns else 0.0, recoverable_ns=recoverable, leaves=leaves
+    )
 
 
 def _leaf(counted: Counted, leaf: Leaf, ns: int, total_ns: int) -> LeafTotal:
@@ -103,7 +116,7 @@ def _leaf(counted: Counted, leaf: Leaf, ns: int, total_ns: int) -> LeafTotal:
         )
         detail = {
             "profiler_inflation_ns": min(ns, ops * COST_PER_OP_NS),
-            "basis": "upper bound, 4 us a recorded op; --unprofiled-step-ms measures it",
+            "basis": "at most 4 us a recorded op",
         }
     whole = leaf.id in _RECOVERABLE or leaf.slice == "recompute"
     return LeafTotal(
@@ -123,7 +136,9 @@ def rank_rows(counted: Counted, wanted: tuple[int, int] | None) -> list[RankStep
         steps = [step for step in row.timeline.steps if low <= step.step <= high]
         key = (row.rank, row.timeline.device)
         before = joined[key].steps if key in joined else []
-        joined[key] = RankSteps(rank=row.rank, host=row.file.meta.host, device=row.timeline.device, steps=before + steps)
+        joined[key] = RankSteps(
+            rank=row.rank, host=row.file.meta.host, device=row.timeline.device, steps=before + steps
+        )
     return [joined[key] for key in sorted(joined, key=lambda key: (key[0], -1 if key[1] is None else key[1]))]
 
 

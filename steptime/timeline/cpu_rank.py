@@ -15,7 +15,7 @@ import numpy as np
 from steptime.model import LEAF_CODE
 from steptime.timeline.host import LAUNCH_BOUND, PYTHON, SYNC
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
-from steptime.timeline.ledger import LedgerWriter
+from steptime.timeline.ledger import Ints, LedgerWriter
 from steptime.timeline.partition import DeviceSplit, FileContext
 from steptime.timeline.steps import host_windows
 from steptime.timeline.work import Ops
@@ -35,13 +35,17 @@ class _Account:
         self.taken = Spans(np.empty(0, np.int64), np.empty(0, np.int64))
         self.writer = LedgerWriter()
 
-    def take(self, parts: Pieces, leaf: I64, what: I64, where: I64) -> None:
+    def take(self, parts: Pieces, leaf: Ints, what: Ints, where: Ints) -> None:
         """Charge disjoint parts, as far as nobody took them, to leaf, what and where of their `source`."""
         free = subtract(Spans(parts.start, parts.end), self.taken)
         pieces, step = cut(Pieces(free.start, free.end, parts.source[free.source]), self.bounds)
         at = pieces.source
         self.writer.put(
-            step, leaf[at].astype(np.int16), what[at].astype(np.int32), where[at].astype(np.int32), pieces.end - pieces.start
+            step,
+            leaf[at].astype(np.int16),
+            what[at].astype(np.int32),
+            where[at].astype(np.int32),
+            pieces.end - pieces.start,
         )
         self.taken = union(
             Spans(np.concatenate([self.taken.start, parts.start]), np.concatenate([self.taken.end, parts.end]))
@@ -115,7 +119,9 @@ def _take_collectives(account: _Account) -> None:
     rows = rows[spans[table.name[rows]]]
     rows = rows[np.argsort(table.start_ns[rows], kind="stable")]
     end = table.start_ns[rows] + table.dur_ns[rows]
-    kind_of = {name: collective_leaf(table.names[name]) or "other_comm" for name in np.unique(table.name[rows]).tolist()}
+    kind_of = {
+        name: collective_leaf(table.names[name]) or "other_comm" for name in np.unique(table.name[rows]).tolist()
+    }
     kinds = [kind_of[name] for name in table.name[rows].tolist()]
     leaf = np.array([LEAF_CODE[f"exposed_comm/{kind}"] for kind in kinds], np.int64)
     what = np.array([context.labels.text(kind) for kind in kinds], np.int64)

@@ -20,6 +20,8 @@ from steptime.trace.host_calls import host_cause
 
 #: Holes between top-level ops that are shorter than this are dispatch cost, longer ones are Python (DESIGN 1.4).
 HOLE_NS = 100_000
+#: A driver call that returns within this time is ordinary; a longer one was doing something else (DESIGN 1.4).
+CALL_NS = 200_000
 
 LAUNCH_BOUND = LEAF_CODE["host/launch_bound"]
 PYTHON = LEAF_CODE["host/python"]
@@ -62,12 +64,15 @@ class HostState:
         causes = [host_cause(name) for name in table.names]
         self.cause_leaf = np.array([CAUSE_LEAF.get(cause or "", -1) for cause in causes], np.int16)
         self.rows = table.rows(*_HOST)
-        self.known = self.rows[self.cause_leaf[table.name[self.rows]] >= 0] if len(self.rows) else self.rows
+        caused = self.cause_leaf[table.name[self.rows]] >= 0
+        # A long driver call with no known cause (creating a context, say) is still the call's, and is named.
+        slow = (table.category[self.rows] == Category.RUNTIME) & (table.dur_ns[self.rows] > CALL_NS)
+        self.known = self.rows[caused | slow]
         self.training = self._training_tracks(mark_track)
         self._tiles: dict[int, Tiles] = {}
 
     def _training_tracks(self, mark_track: int) -> list[int]:
-        """The thread of the step marks first, then those that run autograd nodes; without both, the busiest launcher."""
+        """The thread of the step marks (or the busiest launcher) first, then those that run autograd nodes."""
         table = self.table
         nodes = np.array([name.startswith("autograd::engine::evaluate_function") for name in table.names], np.bool_)
         ops = table.ops.row
@@ -99,7 +104,8 @@ class HostState:
         start, end = edges[:-1], edges[1:]
         position = nest.innermost(start) if len(nest.row) else np.full(len(start), -1, np.int64)
         row = np.where(position >= 0, nest.row[position], -1) if len(nest.row) else position
-        leaf = np.where(row >= 0, self.cause_leaf[table.name[row]], np.int16(LAUNCH_BOUND))
+        leaf = np.where(row >= 0, self.cause_leaf[table.name[row]], np.int16(-1))
+        leaf = np.where(leaf >= 0, leaf, np.int16(LAUNCH_BOUND))
         kept = (row >= 0) | holds(bridged, start)
         return Tiles(Spans(start[kept], end[kept]), leaf[kept], row[kept])
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.model import LEAF_CODE, LEAVES
-from steptime.timeline.host import ALLOCATOR, COMPILE, DATA_LOADER, LAUNCH_BOUND, PYTHON, SYNC, HostState
+from steptime.timeline.host import ALLOCATOR, CALL_NS, COMPILE, DATA_LOADER, LAUNCH_BOUND, PYTHON, SYNC, HostState
 from steptime.timeline.intervals import Pieces, Spans, covered, first_started, intersect, subtract, union
 from steptime.timeline.links import NEVER, Activities
 from steptime.trace.events import I32, I64, Category, EventTable
@@ -22,8 +22,6 @@ I16 = NDArray[np.int16]
 
 #: A queued kernel normally starts within this time after the one before it.
 GAP_NS = 20_000
-#: A launch call that returns within this time is ordinary; a longer one was doing something else.
-CALL_NS = 200_000
 #: The first node of a CUDA graph may start this long after the work before it; longer is a stall like any other.
 GRAPH_NS = 200_000
 #: A copy or collective that ends this close to a kernel's start was what the kernel waited for.
@@ -71,7 +69,7 @@ REASONS = (
     "queued work did not start; a stream wait was recorded before it",
     "the queue was drained by an earlier sync",
 )
-_GAP, _CALL, _SLOW, _FIRST_USE, _STALL, _GRAPH, _NO_LAUNCH, _LOST, _NO_OPS, _DEPENDENCY, _WAIT, _CREDIT = range(1, 13)
+_GAP, _CALL, _SLOW, _FIRST_USE, _STALL, _GRAPH, _NO_LAUNCH, _LOST, _NO_OPS, _DEPENDENCY, _WAIT, CREDIT = range(1, 13)
 
 
 def attribute(table: EventTable, work: Activities, leaf: I16, idle: Spans, state: HostState, lost: I64) -> Idle:
@@ -348,7 +346,8 @@ def _queue(change: I64, step: I64) -> I64:
     span = np.int64(local.max() - min(int(local.min()), 0) + 1)
     shifted = np.minimum(local, 0) - group * span
     floor = np.minimum.accumulate(shifted) + group * span
-    return local - np.minimum(floor, 0)
+    left: I64 = local - np.minimum(floor, 0)
+    return left
 
 
 def _recharge(idle: Idle, piece: I64, paid: I64, source: I64) -> Idle:
@@ -364,7 +363,7 @@ def _recharge(idle: Idle, piece: I64, paid: I64, source: I64) -> Idle:
         np.concatenate([np.full(count, SYNC, np.int16), idle.leaf[keep]]),
         np.concatenate([source, idle.row[keep]]),
         np.concatenate([idle.thread[piece], idle.thread[keep]]),
-        np.concatenate([np.full(count, _CREDIT, np.int8), idle.reason[keep]]),
+        np.concatenate([np.full(count, CREDIT, np.int8), idle.reason[keep]]),
         np.concatenate([idle.next[piece], idle.next[keep]]),
     ]
     order = np.argsort(columns[0], kind="stable")

@@ -6,6 +6,7 @@ The rows of a step and leaf sum to exactly what the step's account says; the rep
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,7 @@ from numpy.typing import NDArray
 from steptime.trace.events import I32, I64
 
 I16 = NDArray[np.int16]
-
-
+Ints = NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,11 @@ class Ledger:
 class LedgerWriter:
     """Collects entries in any order; `ledger` sums equal keys."""
 
-    columns: list[tuple[NDArray[np.generic], ...]] = field(default_factory=list)
+    columns: list[tuple[Ints, ...]] = field(default_factory=list)
 
-    def put(self, step: I64, leaf: I16, what: I32, where: I32, ns: I64, occurs: tuple[I64, I64] | None = None) -> None:
+    def put(  # noqa: PLR0913 - the columns of a ledger
+        self, step: Ints, leaf: Ints, what: Ints, where: Ints, ns: I64, occurs: tuple[I64, I64] | None = None
+    ) -> None:
         """Add k entries. `occurs` holds (count, dur_ns), int64 [k] each; without it each entry counts once."""
         count, dur_ns = occurs if occurs is not None else (np.ones(len(ns), np.int64), np.zeros(len(ns), np.int64))
         self.columns.append((step, leaf, what, where, ns, count, dur_ns))
@@ -61,13 +63,17 @@ class LedgerWriter:
         order = np.lexsort((where, what, leaf, step))
         keys = np.stack([column[order] for column in (step, leaf, what, where)])
         first = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))) if len(order) else order
-        sums = [np.add.reduceat(column[order], first) if len(first) else column for column in (ns, count, dur_ns)]
-        step, leaf, what, where = keys[:, first]
+
+        def summed(column: I64) -> I64:
+            return np.add.reduceat(column[order], first) if len(first) else column
+
         return Ledger(
-            step.astype(np.int32),
-            leaf.astype(np.int16),
-            what.astype(np.int32),
-            where.astype(np.int32),
-            *sums,
-            texts,
+            step=keys[0, first].astype(np.int32),
+            leaf=keys[1, first].astype(np.int16),
+            what=keys[2, first].astype(np.int32),
+            where=keys[3, first].astype(np.int32),
+            ns=summed(ns),
+            count=summed(count),
+            dur_ns=summed(dur_ns),
+            texts=texts,
         )

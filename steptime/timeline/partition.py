@@ -18,7 +18,7 @@ from steptime.timeline.links import Activities, Threads
 from steptime.timeline.places import Places
 from steptime.timeline.steps import Marks, windows
 from steptime.timeline.work import COMMUNICATION, COMPUTE, COPY, Work
-from steptime.trace.events import I64, EventTable
+from steptime.trace.events import I32, I64, EventTable
 
 _CONTENTION = LEAF_CODE["kernels/comm_contention"]
 
@@ -47,20 +47,30 @@ class FileContext:
     shift_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """One device being split: its activities with labels, the boundaries of the steps, and where entries go."""
+
+    context: FileContext
+    work: Activities
+    labels: Work
+    bounds: I64
+    writer: LedgerWriter
+
+
 def split_device(context: FileContext, work: Activities, labels: Work) -> DeviceSplit:
     """Account for all time of all steps of one device."""
-    table = context.table
     on_main = work.stream == main_stream(work, labels)
     bounds, launched_in = windows(context.marks, work, on_main)
-    writer = LedgerWriter()
-    owned = own(work, labels.klass)
-    charge, unmeasurable = contention_ns(table, work, labels)
-    _put_owned(writer, context, work, labels, owned, bounds, charge)
-    _put_idle(writer, context, work, labels, bounds)
+    device = _Device(context, work, labels, bounds, LedgerWriter())
+    charge, unmeasurable = contention_ns(context.table, work, labels)
+    _put_owned(device, charge)
+    _put_activities(device)
+    _put_idle(device)
     count = len(bounds) - 1
     inside = launched_in[(launched_in >= 0) & (launched_in < count)]
     kernels = np.bincount(inside, minlength=count).astype(np.int64)
-    return DeviceSplit(bounds, writer.ledger(context.labels.texts), kernels, unmeasurable)
+    return DeviceSplit(bounds, device.writer.ledger(context.labels.texts), kernels, unmeasurable)
 
 
 def main_stream(work: Activities, labels: Work) -> int:
@@ -85,37 +95,44 @@ def own(work: Activities, klass: NDArray[np.int8]) -> Pieces:
         mine = first_started(Spans(work.start_ns[index], work.end_ns[index]))
         free = subtract(Spans(mine.start, mine.end), taken)
         parts.append(Pieces(free.start, free.end, index[mine.source[free.source]]))
-        taken = union(
-            Spans(np.concatenate([taken.start, mine.start]), np.concatenate([taken.end, mine.end]))
-        )
+        taken = union(Spans(np.concatenate([taken.start, mine.start]), np.concatenate([taken.end, mine.end])))
     return Pieces(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _put_owned(
-    writer: LedgerWriter, context: FileContext, work: Activities, labels: Work, owned: Pieces, bounds: I64, charge: I64
-) -> None:
+def _op_names(device: _Device) -> I32:
+    """Label of the op that launched each activity, -1 if none."""
+    table, op = device.context.table, device.labels.op
+    names = np.where(op >= 0, table.name[op], -1).astype(np.int32)
+    return device.context.labels.names(table.names, names)
+
+
+def _put_owned(device: _Device, charge: I64) -> None:
+    """Owned time of each activity in the step where it passes; `charge` of it is contention."""
+    owned = own(device.work, device.labels.klass)
     order = np.argsort(owned.start, kind="stable")
-    parts, step = cut(Pieces(*(column[order] for column in owned)), bounds)
+    parts, step = cut(Pieces(*(column[order] for column in owned)), device.bounds)
     source = parts.source
     length = parts.end - parts.start
     slowed = _share_out(source, length, charge)
-    table = context.table
-    op_name = np.where(labels.op >= 0, table.name[labels.op], -1).astype(np.int32)
-    where = context.labels.names(table.names, op_name)
+    labels, writer = device.labels, device.writer
+    what, where = labels.what[source], _op_names(device)[source]
     none = np.zeros(len(source), np.int64)
-    keys = (step, labels.leaf[source], labels.what[source], where[source])
-    writer.put(*keys, length - slowed, (none, none))
+    writer.put(step, labels.leaf[source], what, where, length - slowed, (none, none))
     slow = np.flatnonzero(slowed)
-    ones = np.ones(len(slow), np.int64)
     leaf = np.full(len(slow), _CONTENTION, np.int16)
-    writer.put(keys[0][slow], leaf, keys[2][slow], keys[3][slow], slowed[slow], (ones, none[slow]))
-    # Every activity is counted where it starts, also one that owns nothing: hidden collectives belong in the tables.
-    at = np.searchsorted(bounds, work.start_ns, side="right") - 1
-    inside = np.flatnonzero((at >= 0) & (at < len(bounds) - 1))
-    ones, dur_ns = np.ones(len(inside), np.int64), (work.end_ns - work.start_ns)[inside]
-    writer.put(
-        at[inside], labels.leaf[inside], labels.what[inside], where[inside], np.zeros(len(inside), np.int64), (ones, dur_ns)
-    )
+    occurs = (np.ones(len(slow), np.int64), none[slow])
+    writer.put(step[slow], leaf, what[slow], where[slow], slowed[slow], occurs)
+
+
+def _put_activities(device: _Device) -> None:
+    """Count every activity where it starts, also one that owns nothing: hidden collectives belong in the tables."""
+    work, labels = device.work, device.labels
+    at = np.searchsorted(device.bounds, work.start_ns, side="right") - 1
+    inside = np.flatnonzero((at >= 0) & (at < len(device.bounds) - 1))
+    occurs = (np.ones(len(inside), np.int64), (work.end_ns - work.start_ns)[inside])
+    where = _op_names(device)[inside]
+    none = np.zeros(len(inside), np.int64)
+    device.writer.put(at[inside], labels.leaf[inside], labels.what[inside], where, none, occurs)
 
 
 def _share_out(source: I64, length: I64, charge: I64) -> I64:
@@ -132,17 +149,27 @@ def _share_out(source: I64, length: I64, charge: I64) -> I64:
     return taken
 
 
-def _put_idle(writer: LedgerWriter, context: FileContext, work: Activities, labels: Work, bounds: I64) -> None:
-    table = context.table
+def _put_idle(device: _Device) -> None:
+    context, work, labels, bounds = device.context, device.work, device.labels, device.bounds
     busy = union(Spans(work.start_ns, work.end_ns))
-    gaps = complement(busy)
-    free, _ = intersect(Spans(bounds[:-1], bounds[1:]), gaps)
-    idle = attribute(table, work, labels.leaf, Spans(free.start, free.end), context.state, context.lost)
-    idle = credit_syncs(table, idle, bounds, busy, context.shift_ns, context.state)
+    free, _ = intersect(Spans(bounds[:-1], bounds[1:]), complement(busy))
+    idle = attribute(context.table, work, labels.leaf, Spans(free.start, free.end), context.state, context.lost)
+    idle = credit_syncs(context.table, idle, bounds, busy, context.shift_ns, context.state)
     step = np.searchsorted(bounds, idle.start_ns, side="right") - 1
     what = context.places.what(idle)
     where = context.places.where(idle, work, labels.op, context.state, context.shift_ns)
-    writer.put(step, idle.leaf, what, where, idle.end_ns - idle.start_ns)
+    none = np.zeros(len(step), np.int64)
+    device.writer.put(step, idle.leaf, what, where, idle.end_ns - idle.start_ns, (_occurrences(step, idle.row, where), none))
+
+
+def _occurrences(step: I64, row: I64, where: I32) -> I64:
+    """1 for each piece that is the first of its host span in its step and place, and for pieces without one; else 0."""
+    count = np.ones(len(row), np.int64)
+    known = np.flatnonzero(row >= 0)
+    _, first = np.unique(np.stack([step[known], row[known], where[known]]), axis=1, return_index=True)
+    count[known] = 0
+    count[known[first]] = 1
+    return count
 
 
 def step_times(marks: Marks, bounds: I64, ledger: Ledger) -> list[StepTime]:
@@ -159,4 +186,3 @@ def step_times(marks: Marks, bounds: I64, ledger: Ledger) -> list[StepTime]:
         step.check()
         steps.append(step)
     return steps
-

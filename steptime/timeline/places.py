@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.timeline.host import LAUNCH_BOUND, PYTHON, SYNC, HostState
-from steptime.timeline.idle import REASONS, Idle
+from steptime.timeline.idle import CREDIT, REASONS, Idle
 from steptime.timeline.labels import NONE, Labels
 from steptime.timeline.links import Activities, Threads
 from steptime.timeline.nesting import Nest
@@ -53,11 +53,18 @@ class Places:
         """Label of what each idle piece is: the host span that decided, else the reason."""
         named = np.where(idle.row >= 0, self.table.name[idle.row], -1).astype(np.int32)
         what = self.labels.names(self.table.names, named)
+        named_before = what
         reasons = np.array([self.labels.text(text) if text else NONE for text in REASONS], np.int32)
+        credit = np.flatnonzero(idle.reason == CREDIT)
+        drained = {
+            code: self.labels.text(f"{self.labels.texts[code]} drained the queue")
+            for code in set(what[credit].tolist())
+        }
         host = idle.reason == 0
         what = np.where(host, what, reasons[idle.reason])
         dispatch, python = self.labels.text("dispatching ops"), self.labels.text("Python between ops")
         what = np.where(host & (idle.row < 0), np.where(idle.leaf == PYTHON, python, dispatch), what)
+        what[credit] = [drained[code] for code in named_before[credit].tolist()]
         return what.astype(np.int32)
 
     def where(self, idle: Idle, work: Activities, op: I64, state: HostState, shift_ns: int) -> I32:
@@ -84,6 +91,8 @@ class Places:
         if self.has_stacks:
             lines = self._lines(idle.thread, times)
             where = np.where(is_host & (lines != NONE), lines, where)
+        # A span that decides need not be named as its own place.
+        where = np.where(where == self.what(idle), NONE, where)
         return where.astype(np.int32)
 
     def at(self, thread: I32, times: I64) -> I32:

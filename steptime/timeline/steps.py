@@ -118,7 +118,7 @@ class _NameRows:
 
 
 def _irregularity(starts: list[int]) -> float:
-    gaps = np.diff(np.sort(np.array(starts, np.int64)))
+    gaps = np.diff(np.sort(np.array(starts, np.float64)))
     return float(np.std(gaps) / max(float(np.mean(gaps)), 1.0))
 
 

@@ -59,6 +59,7 @@ class FileSummary:
     start_ns: int
     end_ns: int
     recompute_visible: bool
+    unmeasurable_contention_ns: int
     declared_rank: int | None
 
 
@@ -158,11 +159,6 @@ def _summary(
             f"the device clock runs {context.shift_ns / 1000:.1f} us behind the host's (kernels start before their "
             "launch): shifted for host-device questions only"
         )
-    if unmeasurable:
-        warnings.append(
-            f"contention not measurable for {unmeasurable / 1e6:.2f} ms of compute under communication: no kernels of "
-            "the same name and size ran alone often enough"
-        )
     if not context.state.has_ops and devices[0].device is not None:
         warnings.append("no host ops were recorded: device idle time can't be attributed to the host's activity")
     if devices[0].device is None and context.marks.source == WHOLE_RECORDING:
@@ -177,6 +173,7 @@ def _summary(
         start_ns=int(table.start_ns.min()),
         end_ns=int(table.end_ns.max()),
         recompute_visible=recomputes or not hidden,
+        unmeasurable_contention_ns=unmeasurable,
         declared_rank=meta.rank if meta.rank is not None else (ranks.pop() if len(ranks) == 1 else None),
     )
 
@@ -211,5 +208,3 @@ def _quality(context: FileContext, devices: list[DeviceTimeline], launches: I64)
         dropped={what: count for what, count in meta.dropped.items() if what not in cut},
         clipped=cut,
     )
-
-

@@ -31,15 +31,16 @@ _EVALUATE = "autograd::engine::evaluate_function"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Labels of m activities: klass int8 (COMPUTE, COMMUNICATION, COPY), leaf int16, what int32 (into `Labels`),
-    op int64 (row of the innermost op at the launch, -1 if none), base_leaf int16 (the leaf without regard to recompute).
+    """Labels of m activities.
+
+    klass int8 (COMPUTE, COMMUNICATION, COPY), leaf int16 (code), what int32 (into `Labels`), op int64 (row of the
+    innermost op at the launch, -1 if none).
     """
 
     klass: NDArray[np.int8]
     leaf: I16
     what: I32
     op: I64
-    base_leaf: I16
 
 
 class Ops:
@@ -75,12 +76,13 @@ def label(table: EventTable, work: Activities, ops: Ops, labels: Labels) -> Work
     _label_copies(table, work, category, klass, leaf)
     comm = np.flatnonzero((klass == COMMUNICATION) & (category == Category.KERNEL))
     if len(comm):
-        _label_collectives(table, work, op, ops, leaf, what, labels, comm)
-    base = leaf.copy()
+        codes, texts = _collectives(table, work.row[comm], table.device.collective[work.column[comm]], op[comm], ops)
+        leaf[comm] = codes
+        what[comm] = [labels.text(text) for text in texts]
     if len(ops.recompute_rows):
         again = known & ops.threads.inside(ops.recompute_rows, work.thread, launch_at) & (klass == COMPUTE)
         leaf[again] = _RECOMPUTE
-    return Work(klass, leaf, what, op, base)
+    return Work(klass, leaf, what, op)
 
 
 def _per_used_name(table: EventTable, rows: I64, classify_names: object) -> I16:
@@ -91,8 +93,10 @@ def _per_used_name(table: EventTable, rows: I64, classify_names: object) -> I16:
     return codes
 
 
-def _label_copies(table: EventTable, work: Activities, category: NDArray[np.int8], klass: NDArray[np.int8], leaf: I16) -> None:
-    """Copies by direction: to and from the host are host leaves, between GPUs communication, on the device memory-bound."""
+def _label_copies(
+    table: EventTable, work: Activities, category: NDArray[np.int8], klass: NDArray[np.int8], leaf: I16
+) -> None:
+    """Copies by direction: with the host a host leaf, between GPUs communication, on the device memory-bound."""
     is_copy = category == Category.MEMCPY
     klass[is_copy] = COPY
     for name in np.unique(table.name[work.row[is_copy]]).tolist():
@@ -112,25 +116,31 @@ def _label_copies(table: EventTable, work: Activities, category: NDArray[np.int8
     leaf[is_set] = _MEMORY_BOUND
 
 
-def _label_collectives(
-    table: EventTable, work: Activities, op: I64, ops: Ops, leaf: I16, what: I32, labels: Labels, comm: I64
-) -> None:
-    """Kind and group of each communication kernel: its own metadata, then the host op, then its name (DESIGN 2.1)."""
+def _collectives(table: EventTable, row: I64, own: I32, op: I64, ops: Ops) -> tuple[I16, list[str]]:
+    """Kind and group of communication kernels: their own metadata, then the host op's, then names (DESIGN 2.1).
+
+    Args:
+        table: the file's events.
+        row, own, op: for each kernel its row, the index of its own metadata and the row of the op that launched it.
+        ops: the file's ops.
+
+    Returns:
+        Leaf codes and labels, one a kernel.
+    """
     meta_of_row = np.full(len(table.start_ns), -1, np.int64)
     meta_of_row[table.ops.row] = table.ops.collective
-    host = ops.threads.nearest(meta_of_row >= 0, op[comm])
-    own = table.device.collective[work.column[comm]]
+    host = ops.threads.nearest(meta_of_row >= 0, op)
     meta = np.where(own >= 0, own, np.where(host >= 0, meta_of_row[host], -1))
     named = np.array([collective_leaf(name) not in (None, "other_comm") for name in table.names], np.bool_)
-    span = ops.threads.nearest(named[table.name] & (table.category <= Category.ANNOTATION), op[comm])
+    span = ops.threads.nearest(named[table.name] & (table.category <= Category.ANNOTATION), op)
     host_name = np.where(span >= 0, table.name[span], -1)
     kinds = {(args.name, args.description, args.group): at for at, args in enumerate(table.collectives)}
-    alike = np.array([kinds[(a.name, a.description, a.group)] for a in table.collectives], np.int64)
-    key = np.stack([np.where(meta >= 0, alike[meta] if len(alike) else -1, -1), host_name, table.name[work.row[comm]]])
+    alike = np.array([*(kinds[(a.name, a.description, a.group)] for a in table.collectives), -1], np.int64)
+    key = np.stack([alike[meta], host_name, table.name[row].astype(np.int64)])
     distinct, which = np.unique(key, axis=1, return_inverse=True)
     found = [_kind(table, *column) for column in distinct.T.tolist()]
-    leaf[comm] = np.array([code for code, _ in found], np.int16)[which.ravel()]
-    what[comm] = np.array([labels.text(text) for _, text in found], np.int32)[which.ravel()]
+    codes = np.array([code for code, _ in found], np.int16)[which.ravel()]
+    return codes, [found[at][1] for at in which.ravel().tolist()]
 
 
 def _kind(table: EventTable, meta: int, host_name: int, name: int) -> tuple[int, str]:

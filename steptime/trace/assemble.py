@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import Raw
@@ -19,8 +20,8 @@ from steptime.trace.events import (
     EventTable,
     OpColumns,
     SyncColumns,
-    Track,
     TraceMeta,
+    Track,
 )
 
 #: Category text -> `Category`. Capitalised names are the 2021 dialect. What is not here is not used.
@@ -44,14 +45,19 @@ CATEGORY_OF: dict[str, Category] = {
 }
 
 
-class _Interner(dict[object, int]):
+_Int = TypeVar("_Int", np.int8, np.int32, np.int64)
+_Key = TypeVar("_Key", bound=Hashable)
+_Id: TypeAlias = int | float | str | None
+
+
+class _Interner(dict[_Key, int]):
     """Maps each new key to the next index. `indices` runs at C speed: no Python code per known key."""
 
-    def __missing__(self, key: object) -> int:
+    def __missing__(self, key: _Key) -> int:
         self[key] = index = len(self)
         return index
 
-    def indices(self, keys: Sequence[object]) -> I32:
+    def indices(self, keys: Sequence[_Key]) -> I32:
         return np.fromiter(map(self.__getitem__, keys), np.int32, len(keys))
 
 
@@ -64,17 +70,17 @@ class Columns:
         self.memory_as_activity = False
         self.warnings: list[str] = []
         self._rows = 0
-        self._categories = _Interner()
-        self._names = _Interner()
-        self._tracks = _Interner()
-        self._texts = _Interner()
+        self._categories: _Interner[str] = _Interner()
+        self._names: _Interner[str] = _Interner()
+        self._tracks: _Interner[tuple[_Id, _Id]] = _Interner()
+        self._texts: _Interner[bytes] = _Interner()
         self._collectives: list[CollectiveArgs] = []
         self._pieces: dict[str, list[NDArray[np.generic]]] = {}
 
     @property
     def categories(self) -> set[str]:
         """Category names seen on activities."""
-        return {str(name) for name in self._categories}
+        return set(self._categories)
 
     @property
     def has_device_rows(self) -> bool:
@@ -86,7 +92,7 @@ class Columns:
         self.count += len(events)
         activities = [event for event in events if event.ph == "X"]
         seen = self._categories.indices([event.cat for event in activities])
-        code_of = np.array([CATEGORY_OF.get(str(name), Category.OTHER) for name in self._categories], np.int8)
+        code_of = np.array([CATEGORY_OF.get(name, Category.OTHER) for name in self._categories], np.int8)
         category = code_of[seen] if len(seen) else np.empty(0, np.int8)
         used = np.flatnonzero(category)
         if len(used) < len(activities):
@@ -121,9 +127,7 @@ class Columns:
         rows, raw = raws(Category.RUNTIME)
         runtime = decode_args(raw, RuntimeArgs)
         correlation[rows] = _ints(a.correlation for a in runtime)
-        external[rows] = np.maximum(
-            _ints(a.external_id for a in runtime), _ints(a.external_id_2021 for a in runtime)
-        )
+        external[rows] = np.maximum(_ints(a.external_id for a in runtime), _ints(a.external_id_2021 for a in runtime))
         rows, raw = raws(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
         device = decode_args(raw, DeviceArgs)
         correlation[rows] = _ints(a.correlation for a in device)
@@ -173,7 +177,7 @@ class Columns:
         if meta.base_ns:
             # A stamp near the end of int64 must not wrap into the past; `cleaning` drops it.
             start = np.minimum(start, np.iinfo(np.int64).max - meta.base_ns) + meta.base_ns
-        texts = [bytes(text).decode("utf-8", "replace") for text in self._texts]  # type: ignore[call-overload]
+        texts = [text.decode("utf-8", "replace") for text in self._texts]
         return EventTable(
             start_ns=start,
             dur_ns=join("dur", np.int64),
@@ -204,22 +208,22 @@ class Columns:
                 wait_on_stream=join("sync_wait", np.int64),
                 kind=join("sync_kind", np.int32),
             ),
-            names=[str(name) for name in self._names],
+            names=list(self._names),
             texts=texts,
             tracks=self._track_list,
             collectives=self._collectives,
             meta=meta,
         )
 
-    def _join(self, key: str, dtype: type) -> NDArray[np.generic]:  # type: ignore[type-arg]
+    def _join(self, key: str, dtype: type[_Int]) -> NDArray[_Int]:
         pieces = self._pieces.pop(key, [])
         return np.concatenate(pieces).astype(dtype, copy=False) if pieces else np.empty(0, dtype)
 
     def _same_tracks(self, track: I32) -> I32:
         """Merge tracks that differ only in type: the 2021 dialect writes one thread as text and as a number."""
-        merged = _Interner()
-        index = merged.indices([(str(pid), str(tid)) for pid, tid in self._tracks])  # type: ignore[misc]
-        self._track_list = [Track(*key) for key in merged]  # type: ignore[misc]
+        merged: _Interner[tuple[str, str]] = _Interner()
+        index = merged.indices([(str(pid), str(tid)) for pid, tid in self._tracks])
+        self._track_list = [Track(pid, tid) for pid, tid in merged]
         return index[track] if len(track) else track
 
 

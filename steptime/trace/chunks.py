@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 import msgspec
 
@@ -23,6 +23,14 @@ _END = re.compile(rb"\}\s*,?\s*\](?=\s*[,}])")
 _EMPTY = re.compile(rb"\s*\]")
 
 
+class Readable(Protocol):
+    """What `TraceText` reads from."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to `size` bytes, all that is left if negative, empty at the end."""
+        ...
+
+
 class TraceText:
     """The text of one trace file: iterate to get arrays of events, then read `header`.
 
@@ -30,7 +38,7 @@ class TraceText:
     since some writers put `distributedInfo` behind the events.
     """
 
-    def __init__(self, stream: BinaryIO, path: str, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, stream: Readable, path: str, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.path = path
         self.header: dict[str, Any] = {}
         self.bytes_read = 0

@@ -79,7 +79,8 @@ def _mixed(text: bytes, count: int) -> I64:
     fraction, rest = np.divmod(coarse, divisor)
     fraction += (2 * rest > divisor) | ((2 * rest == divisor) & (fraction % 2 == 1))
     sign = np.where(chars[starts] == ord("-"), -1, 1)
-    return _times(parts[:, 0], 1000) + sign * fraction
+    result: I64 = _times(parts[:, 0], 1000) + sign * fraction
+    return result
 
 
 def _one(token: bytes) -> int:

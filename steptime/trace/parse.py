@@ -163,5 +163,3 @@ def _dialect(header: dict[str, Any], columns: Columns) -> str:
     if trace_id.isdigit() and len(trace_id) < 32:
         parts.append("on demand")
     return ", ".join(parts)
-
-

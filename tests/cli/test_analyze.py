@@ -13,10 +13,10 @@ from pathlib import Path
 
 import click
 import pytest
-from steptime.pipeline import Options
 
 from steptime import cli
 from steptime.cli.analyze import command
+from steptime.pipeline import Options
 from steptime.report import FORMATS
 from steptime.store import load
 
