@@ -159,7 +159,9 @@ def _put_idle(device: _Device) -> None:
     what = context.places.what(idle)
     where = context.places.where(idle, work, labels.op, context.state, context.shift_ns)
     none = np.zeros(len(step), np.int64)
-    device.writer.put(step, idle.leaf, what, where, idle.end_ns - idle.start_ns, (_occurrences(step, idle.row, where), none))
+    device.writer.put(
+        step, idle.leaf, what, where, idle.end_ns - idle.start_ns, (_occurrences(step, idle.row, where), none)
+    )
 
 
 def _occurrences(step: I64, row: I64, where: I32) -> I64:

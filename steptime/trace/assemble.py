@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
+from operator import attrgetter
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -126,19 +127,19 @@ class Columns:
         external[rows] = self._add_ops(rows, raw)
         rows, raw = raws(Category.RUNTIME)
         runtime = decode_args(raw, RuntimeArgs)
-        correlation[rows] = _ints(a.correlation for a in runtime)
-        external[rows] = np.maximum(_ints(a.external_id for a in runtime), _ints(a.external_id_2021 for a in runtime))
+        correlation[rows] = _ints(runtime, "correlation")
+        external[rows] = np.maximum(_ints(runtime, "external_id"), _ints(runtime, "external_id_2021"))
         rows, raw = raws(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
         device = decode_args(raw, DeviceArgs)
-        correlation[rows] = _ints(a.correlation for a in device)
-        external[rows] = np.maximum(_ints(a.external_id for a in device), _ints(a.external_id_2021 for a in device))
+        correlation[rows] = _ints(device, "correlation")
+        external[rows] = np.maximum(_ints(device, "external_id"), _ints(device, "external_id_2021"))
         self._add_device(rows, raw, device)
         rows, raw = raws(Category.SYNC)
         syncs = decode_args(raw, SyncArgs)
-        correlation[rows] = _ints(a.correlation for a in syncs)
+        correlation[rows] = _ints(syncs, "correlation")
         self._put("sync_row", rows + self._rows)
-        self._put("sync_stream", _ints(a.stream for a in syncs))
-        self._put("sync_wait", _ints(a.wait_on_stream for a in syncs))
+        self._put("sync_stream", _ints(syncs, "stream"))
+        self._put("sync_wait", _ints(syncs, "wait_on_stream"))
         self._put("sync_kind", self._texts.indices([a.kind.encode() for a in syncs]))
         self._put("correlation", correlation)
         self._put("external", external)
@@ -146,19 +147,19 @@ class Columns:
     def _add_ops(self, rows: I64, raws: list[Raw]) -> I64:
         ops = decode_args(raws, OpArgs)
         self._put("op_row", rows + self._rows)
-        self._put("op_sequence", _ints(a.sequence for a in ops))
-        self._put("op_forward", _ints(a.forward_thread for a in ops))
+        self._put("op_sequence", _ints(ops, "sequence"))
+        self._put("op_forward", _ints(ops, "forward_thread"))
         self._put("op_shapes", self._texts.indices([bytes(a.shapes) for a in ops]))
         self._put("op_collective", self._add_collectives([a.collective for a in ops], raws))
-        return _ints(a.external_id for a in ops)
+        return _ints(ops, "external_id")
 
     def _add_device(self, rows: I64, raws: list[Raw], device: list[DeviceArgs]) -> None:
         self._put("dev_row", rows + self._rows)
-        self._put("dev_device", _ints(a.device for a in device))
-        self._put("dev_stream", _ints(a.stream for a in device))
-        self._put("dev_bytes", _ints(a.bytes for a in device))
+        self._put("dev_device", _ints(device, "device"))
+        self._put("dev_stream", _ints(device, "stream"))
+        self._put("dev_bytes", _ints(device, "bytes"))
         self._put("dev_config", self._texts.indices([b"%b|%b" % (a.grid, a.block) for a in device]))
-        self._put("dev_graph", _ints(a.graph_node for a in device))
+        self._put("dev_graph", _ints(device, "graph_node"))
         self._put("dev_collective", self._add_collectives([a.collective for a in device], raws))
 
     def _add_collectives(self, names: list[str], raws: list[Raw]) -> I32:
@@ -227,5 +228,5 @@ class Columns:
         return index[track] if len(track) else track
 
 
-def _ints(values: Iterable[int]) -> I64:
-    return np.fromiter(values, np.int64)
+def _ints(args: Sequence[object], field: str) -> I64:
+    return np.fromiter(map(attrgetter(field), args), np.int64, len(args))

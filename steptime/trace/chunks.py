@@ -14,13 +14,16 @@ import msgspec
 
 from steptime.errors import NotATrace
 
-#: Text read at a time. Decoded events take about as much memory again until they become columns.
-CHUNK_BYTES = 16 << 20
+#: Text read at a time. Small enough that text and structs stay in the cache and in reused memory: measured on the
+#: public traces, 1 MiB is 1.4 times as fast as 16 MiB, and 0.25 MiB no faster.
+CHUNK_BYTES = 1 << 20
 
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*(,)\s*\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args|s|bp)"\s*:')
 _END = re.compile(rb"\}\s*,?\s*\](?=\s*[,}])")
 _EMPTY = re.compile(rb"\s*\]")
+_BARE = re.compile(rb"\s*\[")
+_OPEN, _CLOSE = b"[]"
 
 
 class Readable(Protocol):
@@ -34,8 +37,9 @@ class Readable(Protocol):
 class TraceText:
     """The text of one trace file: iterate to get arrays of events, then read `header`.
 
-    Iterating yields bytes that are a JSON array of whole events each. `header` is complete only after the last piece,
-    since some writers put `distributedInfo` behind the events.
+    Iterating yields views of JSON arrays of whole events each; a view is valid until the next one is asked for.
+    `header` is complete only after the last one, since some writers put `distributedInfo` behind the events.
+    Text is copied once: the comma between two events is overwritten by the brackets that make each side an array.
     """
 
     def __init__(self, stream: Readable, path: str, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -45,20 +49,23 @@ class TraceText:
         self._stream = stream
         self._chunk_bytes = chunk_bytes
 
-    def __iter__(self) -> Iterator[bytes]:
-        head, text = self._head()
+    def __iter__(self) -> Iterator[memoryview]:
+        head, text, start = self._head()
         while True:
             more = self._read()
             if not more:
                 break
-            cut = _last_boundary(text)
+            cut = _last_boundary(text, start)
             if cut:
-                yield b"[" + text[:cut] + b"]"
-                text = text[cut + 1 :]
-            text += more
-        events, tail = _split_end(text, bare=head is None)
-        if events:
-            yield b"[" + events.rstrip(b", \n\r\t") + b"]"
+                text[cut] = _CLOSE
+                yield memoryview(text)[start : cut + 1]
+                text = text[cut:] + more
+                text[0], start = _OPEN, 0
+            else:
+                text = text + more
+        end, tail = _end_of_events(text, start, bare=head is None)
+        if end > start:
+            yield memoryview(text)[start:end]
         if head is not None:
             self.header = msgspec.json.decode(head + b'"traceEvents":[]' + tail)
 
@@ -67,56 +74,67 @@ class TraceText:
         self.bytes_read += len(more)
         return more
 
-    def _head(self) -> tuple[bytes | None, bytes]:
-        text = self._read()
-        if text[:3] == b"\xef\xbb\xbf":
-            text = text[3:]
-        if text[:64].lstrip()[:1] == b"[":
-            return None, text.lstrip()[1:]
+    def _head(self) -> tuple[bytes | None, bytearray, int]:
+        """Text before the events (None: a bare array), the text read so far, and where the events' bracket stands."""
+        text = bytearray(self._read())
+        start = 3 if text[:3] == b"\xef\xbb\xbf" else 0
+        bracket = _BARE.match(text, start)
+        if bracket:
+            return None, text, bracket.end() - 1
         while True:
             found = _KEY.search(text)
             if found:
-                return text[: found.start()], text[found.end() :]
+                return bytes(text[start : found.start()]), text, found.end() - 1
             more = self._read()
             if not more:
                 raise NotATrace(f"{self.path}: no traceEvents in it, so it is not a profiler trace; leave it out")
-            text += more
+            text = text + more
 
 
-def _last_boundary(text: bytes) -> int:
+def _last_boundary(text: bytearray, start: int) -> int:
     """Offset of the comma after the last event that surely ends in `text`; 0 if there is none."""
     window = 1 << 16
     while True:
-        start = max(len(text) - window, 0)
+        low = max(len(text) - window, start)
         cut = 0
-        for found in _BETWEEN.finditer(text, start):
+        for found in _BETWEEN.finditer(text, low):
             cut = found.start(1)
-        if cut or start == 0:
+        if cut or low == start:
             return cut
         window *= 8
 
 
-def _split_end(text: bytes, bare: bool) -> tuple[bytes, bytes]:
-    """Split the last piece at the bracket that closes the array of events: (events, rest of the file).
+def _end_of_events(text: bytearray, start: int, bare: bool) -> tuple[int, bytes]:
+    """Where the array of events ends in the last piece, closed with a bracket there, and the rest of the file.
 
     Raises:
         msgspec.DecodeError: the array is never closed.
     """
     if bare:
-        closed = text.rstrip()
-        if not closed.endswith(b"]"):
+        closed = len(text.rstrip())
+        if text[closed - 1 : closed] != b"]" or closed - 1 <= start:
             raise msgspec.DecodeError("Input data was truncated")
-        return closed[:-1], b""
-    empty = _EMPTY.match(text)
+        return _close(text, closed - 1), b""
+    empty = _EMPTY.match(text, start + 1)
     if empty:
-        return b"", text[empty.end() :]
+        return start, bytes(text[empty.end() :])
     # The first bracket after which the rest is the rest of an object: later ones may close other lists of objects
-    # (deviceProperties), earlier ones lie inside an event.
-    for found in _END.finditer(text):
-        tail = text[found.end() :]
-        try:
-            msgspec.json.decode(b'{"traceEvents":[]' + tail)
-        except msgspec.DecodeError:
-            continue
-        return text[: found.end() - 1], tail
+    # (deviceProperties), earlier ones lie inside an event. The last event has the last "ph", nearly always.
+    for low in (text.rfind(b'"ph"'), start):
+        for found in _END.finditer(text, max(low, start)):
+            tail = bytes(text[found.end() :])
+            try:
+                msgspec.json.decode(b'{"traceEvents":[]' + tail)
+            except msgspec.DecodeError:
+                continue
+            return _close(text, found.end() - 1), tail
     raise msgspec.DecodeError("Input data was truncated")
+
+
+def _close(text: bytearray, bracket: int) -> int:
+    """End of the array whose bracket stands at `bracket`, without a trailing comma that some writers leave."""
+    last = bracket - 1
+    while text[last] in b" \t\r\n,":
+        last -= 1
+    text[last + 1] = _CLOSE
+    return last + 2

@@ -15,6 +15,7 @@ from msgspec import Raw, field
 from steptime.trace.events import CollectiveArgs
 
 _NO_RAW = Raw(b"")
+_NO_ARGS = Raw(b"{}")
 _ZERO = Raw(b"0")
 
 
@@ -28,7 +29,7 @@ class Event(msgspec.Struct, gc=False):
     tid: int | float | str | None = None
     ts: Raw = _ZERO
     dur: Raw = _ZERO
-    args: Raw = _NO_RAW
+    args: Raw = _NO_ARGS
 
 
 class OpArgs(msgspec.Struct, gc=False):
@@ -99,11 +100,10 @@ def decode_args(raws: Sequence[Raw], kind: type[Args]) -> list[Args]:
     """
     if not raws:
         return []
-    text = b"[" + b",".join([raw or b"{}" for raw in map(bytes, raws)]) + b"]"
     try:
-        return _ARGS[kind].decode(text)  # type: ignore[no-any-return]
+        return _ARGS[kind].decode(b"[" + b",".join(raws) + b"]")  # type: ignore[no-any-return]
     except msgspec.ValidationError:
-        return [_lenient(bytes(raw) or b"{}", kind) for raw in raws]
+        return [_lenient(bytes(raw), kind) for raw in raws]
 
 
 def _lenient(raw: bytes, kind: type[Args]) -> Args:

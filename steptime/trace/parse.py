@@ -63,7 +63,7 @@ def _no_gc() -> Iterator[None]:
             gc.enable()
 
 
-def _collect(text: Iterable[bytes]) -> Columns:
+def _collect(text: Iterable[memoryview]) -> Columns:
     columns = Columns()
     for piece in text:
         columns.add(decode_events(piece))
