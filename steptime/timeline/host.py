@@ -55,9 +55,12 @@ class Tiles:
 
 
 class HostState:
-    """Tilings of the training threads of one file."""
+    """Tilings of the training threads of one file.
 
-    def __init__(self, table: EventTable, threads: Threads, mark_track: int) -> None:
+    `launchers` are the threads that launch a large part of the kernels (replicas of DataParallel have their own).
+    """
+
+    def __init__(self, table: EventTable, threads: Threads, mark_track: int, launchers: list[int]) -> None:
         self.table = table
         self.threads = threads
         self.has_ops = bool((table.category == Category.CPU_OP).any())
@@ -68,16 +71,16 @@ class HostState:
         # A long driver call with no known cause (creating a context, say) is still the call's, and is named.
         slow = (table.category[self.rows] == Category.RUNTIME) & (table.dur_ns[self.rows] > CALL_NS)
         self.known = self.rows[caused | slow]
-        self.training = self._training_tracks(mark_track)
+        self.training = self._training_tracks(mark_track, launchers)
         self._tiles: dict[int, Tiles] = {}
 
-    def _training_tracks(self, mark_track: int) -> list[int]:
-        """The thread of the step marks (or the busiest launcher) first, then those that run autograd nodes."""
+    def _training_tracks(self, mark_track: int, launchers: list[int]) -> list[int]:
+        """The thread of the step marks (or the busiest launcher), then those that run autograd nodes or launch."""
         table = self.table
         nodes = np.array([name.startswith("autograd::engine::evaluate_function") for name in table.names], np.bool_)
         ops = table.ops.row
         backward = np.unique(table.track[ops[nodes[table.name[ops]]]]).tolist() if len(ops) else []
-        return list(dict.fromkeys([track for track in [mark_track, *backward] if track >= 0]))
+        return list(dict.fromkeys([track for track in [mark_track, *backward, *launchers] if track >= 0]))
 
     def tiles(self, track: int) -> Tiles:
         """The tiling of one thread; what no tile covers is a long hole between ops."""

@@ -32,11 +32,12 @@ class Nest:
     def innermost(self, times: I64) -> I64:
         """Position of the innermost span open at each instant, -1 where none is; int64 [len(times)]."""
         position = np.searchsorted(self.start, times, side="right") - 1
-        while True:
+        while len(self.end):
             over = (position >= 0) & (self.end[position] <= times)
             if not over.any():
-                return position
+                break
             position[over] = self.parent[position[over]]
+        return position
 
     def nearest(self, wanted: NDArray[np.bool_], position: I64) -> I64:
         """Position of the nearest span that is `wanted`, going outwards from (and including) `position`; -1 if none."""
@@ -46,10 +47,6 @@ class Nest:
             if not miss.any():
                 return position
             position[miss] = self.parent[position[miss]]
-
-    def outermost(self) -> NDArray[np.bool_]:
-        """Whether each span has no enclosing one."""
-        return self.parent < 0
 
 
 def _enclosing(end: I64) -> I64:

@@ -210,7 +210,7 @@ def windows(marks: Marks, work: Activities, on_main: NDArray[np.bool_]) -> tuple
     # An activity without a recorded launch is work from before the recording only if it ran before the first own work.
     unknown = ~work.launched & has_launches
     step = np.where(unknown & (work.start_ns >= first_own), count + 1, step)
-    head = work.end_ns[(step < 0) & (work.start_ns < first_own)]
+    head = work.end_ns[(step < 0) & (work.launched | (work.start_ns < first_own))]
     ends = _last_end(step, work.end_ns, on_main, count)
     fallback = _last_end(step, work.end_ns, np.ones_like(on_main), count)
     ends = np.where(ends >= 0, ends, np.where(fallback >= 0, fallback, marks.end_ns))

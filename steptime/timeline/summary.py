@@ -25,6 +25,8 @@ from steptime.trace.events import I64, Category, EventTable, TraceMeta
 
 #: A step whose kernel count is further from the typical one is not of its kind (DESIGN 1.1).
 KIND_TOLERANCE = 0.2
+#: A thread that launches this share of the kernels trains, whether or not it holds the step mark.
+LAUNCHER_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def summarize(table: EventTable, request: Request) -> FileSummary:
     marks = _marks(table, launches, request)
     threads = Threads(table)
     labels = Labels()
-    state = HostState(table, threads, marks.track)
+    state = HostState(table, threads, marks.track, _launchers(table, launches))
     shift_ns = clock_shift_ns(table, launches)
     lost = _lost_calls(table, launches)
     context = FileContext(table, threads, marks, state, Places(table, threads, labels), labels, lost, shift_ns)
@@ -96,6 +98,15 @@ def _marks(table: EventTable, launches: I64, request: Request) -> Marks:
     if marks.source == WHOLE_RECORDING:
         return periodic_marks(table, launches) or marks
     return marks
+
+
+def _launchers(table: EventTable, launches: I64) -> list[int]:
+    """Tracks that launch at least `LAUNCHER_SHARE` of the kernels: a checkpoint writer or pin thread never does."""
+    kernels = launches[(table.category[table.device.row] == Category.KERNEL) & (launches >= 0)]
+    if not len(kernels):
+        return []
+    counts = np.bincount(table.track[kernels])
+    return np.flatnonzero(counts >= LAUNCHER_SHARE * len(kernels)).tolist()
 
 
 def _lost_calls(table: EventTable, launches: I64) -> I64:
@@ -194,7 +205,6 @@ def _quality(context: FileContext, devices: list[DeviceTimeline], launches: I64)
     head = (launches < 0) & (table.start_ns[table.device.row] < first_ns)
     absolute = bool(len(table.start_ns)) and int(np.median(table.start_ns)) > 10**18
     base = "baseTimeNanoseconds" if meta.base_ns is not None else "absolute" if absolute else "unknown start"
-    cut = {what: count for what, count in meta.dropped.items() if "clipped" in what or " cut" in what}
     return Quality(
         dialect=meta.dialect,
         shapes=has_shapes,
@@ -205,6 +215,6 @@ def _quality(context: FileContext, devices: list[DeviceTimeline], launches: I64)
         partial_first_step=devices[0].steps[0].edge,
         partial_last_step=len(devices[0].steps) > 1 and devices[0].steps[-1].edge,
         cut_head_events=int(np.count_nonzero(head)),
-        dropped={what: count for what, count in meta.dropped.items() if what not in cut},
-        clipped=cut,
+        dropped=meta.dropped,
+        clipped=meta.clipped,
     )

@@ -27,8 +27,9 @@ OVERRUN_SHARE = 0.05
 
 
 def clean(table: EventTable) -> EventTable:
-    """Return the table without impossible events; `meta.dropped` and `meta.warnings` say what was done."""
+    """Return the table without impossible events; `dropped`, `clipped` and `warnings` of its meta say what was done."""
     dropped: dict[str, int] = {}
+    clipped: dict[str, int] = {}
     is_device = (table.category >= Category.KERNEL) & (table.category <= Category.SYNC)
     zero_ns = table.meta.base_ns or 0
     bad = (table.start_ns == zero_ns) & is_device
@@ -49,16 +50,16 @@ def clean(table: EventTable) -> EventTable:
     warnings = [f"{count} {what} dropped" for what, count in dropped.items()]
     if unfinished:
         warnings.append(f"{unfinished} host spans without an end (unfinished) cut at the end of the recording")
-        dropped["unfinished host spans cut"] = unfinished
+        clipped["unfinished host spans"] = unfinished
     if len(overruns):
         removed_ms = float((table.dur_ns - dur_ns)[overruns].sum()) / 1e6
-        dropped["overrun kernels clipped"] = len(overruns)
+        clipped["overrun kernels"] = len(overruns)
         first = table.names[table.name[overruns[0]]][:60]
         warnings.append(
             f"{len(overruns)} kernel duration(s) overrun later kernels of their stream (corrupt stamps): "
             f"clipped at the next start, {removed_ms:.3f} ms removed, first {first}"
         )
-    meta = replace(table.meta, dropped=dropped, warnings=[*table.meta.warnings, *warnings])
+    meta = replace(table.meta, dropped=dropped, clipped=clipped, warnings=[*table.meta.warnings, *warnings])
     return replace(table, dur_ns=dur_ns, meta=meta)
 
 

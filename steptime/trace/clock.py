@@ -18,6 +18,9 @@ I64 = NDArray[np.int64]
 #: Marks a time that the file does not give (null, text that is no number): never a real time.
 UNKNOWN_NS = np.iinfo(np.int64).min
 
+#: Values at least this large are read one by one: near the ends of int64 vector arithmetic would wrap.
+_LARGE = 2**62
+
 _INT_TOKEN = re.compile(rb"(?<![\d.])(-?\d+)(?![\d.])")
 _PLAIN = re.compile(rb"[-0-9. ]*")
 
@@ -40,10 +43,17 @@ def nanoseconds(tokens: Sequence[Raw | bytes]) -> I64:
         return np.array([_one(bytes(token)) for token in tokens], np.int64)
     dots = text.count(b".")
     if dots == 0:
-        return _times(_integers(text, count), 1000)
-    if dots == count and _all_have_three_decimals(text):
-        return _integers(text.replace(b".", b""), count)
-    return _mixed(text if dots == count else _INT_TOKEN.sub(rb"\1.0", text), count)
+        values = _integers(text, count)
+        large = np.abs(values) >= _LARGE // 1000
+        times = values * 1000
+    elif dots == count and _all_have_three_decimals(text):
+        times = _integers(text.replace(b".", b""), count)
+        large = np.abs(times) >= _LARGE
+    else:
+        times, large = _mixed(text if dots == count else _INT_TOKEN.sub(rb"\1.0", text), count)
+    for at in np.flatnonzero(large).tolist():
+        times[at] = _one(bytes(tokens[at]))
+    return times
 
 
 def _integers(text: bytes, count: int) -> I64:
@@ -53,11 +63,6 @@ def _integers(text: bytes, count: int) -> I64:
     return values
 
 
-def _times(values: I64, factor: int) -> I64:
-    limit = np.iinfo(np.int64).max // factor
-    return np.clip(values, -limit, limit) * factor
-
-
 def _all_have_three_decimals(text: bytes) -> bool:
     chars = np.frombuffer(text, np.uint8)
     dots = np.flatnonzero(chars == ord("."))
@@ -65,22 +70,21 @@ def _all_have_three_decimals(text: bytes) -> bool:
     return bool(np.array_equal(dots + 4, ends))
 
 
-def _mixed(text: bytes, count: int) -> I64:
+def _mixed(text: bytes, count: int) -> tuple[I64, NDArray[np.bool_]]:
+    """Times of decimals of any length, and which of them are too large or too long for int64 arithmetic."""
     chars = np.frombuffer(text, np.uint8)
     ends = np.append(np.flatnonzero(chars == ord(" ")), len(chars))
     starts = np.append(0, ends[:-1] + 1)
     digits = ends - np.flatnonzero(chars == ord(".")) - 1
-    if int(digits.max()) > 15:
-        return np.array([_one(token) for token in text.split(b" ")], np.int64)
     parts = _integers(text.replace(b".", b" "), 2 * count).reshape(count, 2)
+    large = (np.abs(parts[:, 0]) >= _LARGE // 1000) | (digits > 15)
     scale = np.power(10, np.arange(16, dtype=np.int64))
-    coarse = parts[:, 1] * scale[np.maximum(3 - digits, 0)]
-    divisor = scale[np.maximum(digits - 3, 0)]
+    coarse = parts[:, 1] * scale[np.clip(3 - digits, 0, 3)]
+    divisor = scale[np.clip(digits - 3, 0, 12)]
     fraction, rest = np.divmod(coarse, divisor)
     fraction += (2 * rest > divisor) | ((2 * rest == divisor) & (fraction % 2 == 1))
     sign = np.where(chars[starts] == ord("-"), -1, 1)
-    result: I64 = _times(parts[:, 0], 1000) + sign * fraction
-    return result
+    return parts[:, 0] * 1000 + sign * fraction, large
 
 
 def _one(token: bytes) -> int:

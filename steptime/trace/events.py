@@ -122,6 +122,7 @@ class TraceMeta:
     flags: frozenset[str]
     event_count: int
     dropped: dict[str, int] = field(default_factory=dict)
+    clipped: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
 
