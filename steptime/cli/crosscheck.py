@@ -10,9 +10,10 @@ import click
 from steptime.errors import TraceError
 
 if TYPE_CHECKING:
-    from steptime.crosscheck import Crosscheck, Effect, Row
+    from steptime.crosscheck.result import Crosscheck, Effect, Row
 
 _WIDTH = 80
+_INDENT = "    "
 _TITLES = {
     "compute": "compute",
     "communication": "communication",
@@ -23,7 +24,7 @@ _TITLES = {
 }
 
 
-@click.command("crosscheck", short_help="Compare the figures with HTA's.")
+@click.command("crosscheck", short_help="Compare the figures of a trace with HTA's.")
 @click.argument("path", metavar="TRACE")
 def command(path: str) -> None:
     """Print what HTA and steptime say of one TRACE over the same interval, and why they differ where they do.
@@ -31,7 +32,8 @@ def command(path: str) -> None:
     HTA is HolisticTraceAnalysis: pip install 'steptime[crosscheck]'. Exit code 0 says that each difference is within
     0.5 % or comes from a difference in definition that is named.
     """
-    from steptime.crosscheck import crosscheck
+    from steptime.crosscheck.compare import crosscheck
+    from steptime.crosscheck.result import Cause
     from steptime.report.names import visible
 
     result = crosscheck(path)
@@ -43,23 +45,24 @@ def command(path: str) -> None:
             "please report this with the trace"
         )
     click.echo("\nEvery difference is within 0.5 % or explained.")
+    if any(effect.cause is Cause.ROUNDING for row in result.rows for effect in row.effects):
+        click.echo("With HTA_DISABLE_NS_ROUNDING=1 in the environment, HTA keeps nanoseconds.")
 
 
 def _lines(result: Crosscheck) -> list[str]:
-    from steptime.report.names import visible
+    from steptime.report.names import brief
     from steptime.report.units import time
 
-    lines = [
-        f"HTA {result.hta_version} and steptime on {visible(result.path)}",
-        f"over the same {time(result.interval_ns)}: from HTA's first to its last device event, last step included",
-        "",
-        f"{'µs':<29}{'HTA':>16}{'steptime':>16}{'difference':>14}",
-    ]
+    about = (
+        f"HTA {result.hta_version} and steptime over the same {time(result.interval_ns)}: from HTA's first device event "
+        "to its last, in all steps (by itself HTA leaves out the last step)."
+    )
+    head = f"{'µs':<29}{'HTA':>16}{'steptime':>16}{'difference':>14}"
+    lines = [brief(result.path, _WIDTH), *textwrap.wrap(about, _WIDTH), "", head]
     for row in result.rows:
         lines.append(_figures(row))
         if row.effects:
-            indent = "    "
-            lines += textwrap.wrap(_reason(row.effects), _WIDTH, initial_indent=indent, subsequent_indent=indent)
+            lines += textwrap.wrap(_reason(row.effects), _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
     return lines
 
 
@@ -74,12 +77,12 @@ def _figures(row: Row) -> str:
 def _difference(row: Row) -> str:
     from steptime.report.units import share
 
-    if row.difference_ns and not row.steptime_ns:
-        return "only HTA"
     if not row.difference_ns:
         return "0 %"
-    sign = "+" if row.difference_ns > 0 else "-"
-    return f"{sign}{share(abs(row.difference_ns) / row.steptime_ns)}"
+    if not row.steptime_ns:
+        return "only HTA"
+    text = share(abs(row.difference_ns) / row.steptime_ns)
+    return text if text.startswith("<") else f"{'+' if row.difference_ns > 0 else '-'}{text}"
 
 
 def _reason(effects: tuple[Effect, ...]) -> str:
@@ -91,23 +94,22 @@ def _reason(effects: tuple[Effect, ...]) -> str:
 
 
 def _clause(effect: Effect) -> str:
-    from steptime.crosscheck import Cause
+    from steptime.crosscheck.result import Cause
     from steptime.report.names import brief
     from steptime.report.units import plural
 
     events = plural(effect.count, "event")
-    example = effect.examples[0] if effect.examples else None
-    name = brief(example.name, 44) if example else ""
-    if effect.cause is Cause.KINDS and example and example.here is not None and example.there is not None:
-        here, there = example.here.name.lower(), example.there.name.lower()
-        return f"tells kinds by the name alone, {events} otherwise than steptime: {name} is {there}, not {here}"
+    example = effect.example
+    name = brief(example.name, 40) if example else ""
+    to_hta = example.hta.name.lower() if example and example.hta is not None else ""
+    to_steptime = example.steptime.name.lower() if example and example.steptime is not None else ""
     return {
-        Cause.DEVICES: f"puts {plural(effect.count, 'device')} on one timeline",
-        Cause.KINDS: f"tells kinds by the name alone, {events} otherwise than steptime",
-        Cause.UNLAUNCHED: f"leaves out {events} whose launch is not in the file",
-        Cause.NOT_WORK: f"counts {plural(effect.count, 'record')} that are no device work but name a stream: {name}",
-        Cause.CLEANED: f"counts {events} as recorded that can't be true, and that steptime drops or clips",
-        Cause.ROUNDING: f"cuts each of its {events} to whole microseconds",
+        Cause.DEVICES: "puts all devices of the file on one timeline, where what runs at once counts once",
+        Cause.KINDS: f"goes by names alone, which moves {events}: {name} is {to_hta}, not {to_steptime}",
+        Cause.UNLAUNCHED: f"leaves out {events} whose launch is not in the recorded steps",
+        Cause.NOT_WORK: f"takes {plural(effect.count, 'record')} with a stream for work of the device: {name}",
+        Cause.CLEANED: f"counts {events} that can't be true, which steptime drops or clips: {name}",
+        Cause.ROUNDING: f"cuts {events} to whole microseconds",
         Cause.FLOATS: "keeps times as floating-point microseconds",
         Cause.UNKNOWN: "differs for a reason that is not known",
     }[effect.cause]

@@ -117,22 +117,19 @@ class Columns:
 
     def _add_arguments(self, activities: list[Event], category: NDArray[np.int8]) -> None:
         correlation = np.full(len(activities), -1, np.int64)
-        external = np.full(len(activities), -1, np.int64)
 
         def raws(*wanted: Category) -> tuple[I64, list[Raw]]:
             rows = np.flatnonzero(np.isin(category, wanted))
             return rows, [activities[index].args for index in rows.tolist()]
 
         rows, raw = raws(Category.CPU_OP, Category.ANNOTATION)
-        external[rows] = self._add_ops(rows, raw)
+        self._add_ops(rows, raw)
         rows, raw = raws(Category.RUNTIME)
         runtime = decode_args(raw, RuntimeArgs)
         correlation[rows] = _ints(runtime, "correlation")
-        external[rows] = np.maximum(_ints(runtime, "external_id"), _ints(runtime, "external_id_2021"))
         rows, raw = raws(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
         device = decode_args(raw, DeviceArgs)
         correlation[rows] = _ints(device, "correlation")
-        external[rows] = np.maximum(_ints(device, "external_id"), _ints(device, "external_id_2021"))
         self._add_device(rows, raw, device)
         rows, raw = raws(Category.SYNC)
         syncs = decode_args(raw, SyncArgs)
@@ -142,16 +139,16 @@ class Columns:
         self._put("sync_wait", _ints(syncs, "wait_on_stream"))
         self._put("sync_kind", self._texts.indices([a.kind.encode() for a in syncs]))
         self._put("correlation", correlation)
-        self._put("external", external)
 
-    def _add_ops(self, rows: I64, raws: list[Raw]) -> I64:
+    def _add_ops(self, rows: I64, raws: list[Raw]) -> None:
         ops = decode_args(raws, OpArgs)
         self._put("op_row", rows + self._rows)
         self._put("op_sequence", _ints(ops, "sequence"))
         self._put("op_forward", _ints(ops, "forward_thread"))
         self._put("op_shapes", self._texts.indices([bytes(a.shapes) for a in ops]))
+        arguments = [b"%b\x1f%b" % (a.types, a.concrete) for a in ops]
+        self._put("op_arguments", self._texts.indices(arguments))
         self._put("op_collective", self._add_collectives([a.collective for a in ops], raws))
-        return _ints(ops, "external_id")
 
     def _add_device(self, rows: I64, raws: list[Raw], device: list[DeviceArgs]) -> None:
         self._put("dev_row", rows + self._rows)
@@ -186,7 +183,6 @@ class Columns:
             name=join("name", np.int32),
             track=self._same_tracks(join("track", np.int32)),
             correlation=join("correlation", np.int64),
-            external_id=join("external", np.int64),
             device=DeviceColumns(
                 row=join("dev_row", np.int64),
                 device=join("dev_device", np.int64),
@@ -201,6 +197,7 @@ class Columns:
                 sequence=join("op_sequence", np.int64),
                 forward_thread=join("op_forward", np.int64),
                 shapes=join("op_shapes", np.int32),
+                arguments=join("op_arguments", np.int32),
                 collective=join("op_collective", np.int32),
             ),
             syncs=SyncColumns(

@@ -137,7 +137,6 @@ def _keep(table: EventTable, keep: NDArray[np.bool_]) -> EventTable:
         name=table.name[keep],
         track=table.track[keep],
         correlation=table.correlation[keep],
-        external_id=table.external_id[keep],
         device=DeviceColumns(
             row=moved[device.row[on_device]],
             device=device.device[on_device],
@@ -152,6 +151,7 @@ def _keep(table: EventTable, keep: NDArray[np.bool_]) -> EventTable:
             sequence=ops.sequence[on_ops],
             forward_thread=ops.forward_thread[on_ops],
             shapes=ops.shapes[on_ops],
+            arguments=ops.arguments[on_ops],
             collective=ops.collective[on_ops],
         ),
         syncs=SyncColumns(

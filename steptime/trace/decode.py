@@ -35,27 +35,24 @@ class Event(msgspec.Struct, gc=False):
 class OpArgs(msgspec.Struct, gc=False):
     """Arguments of host ops and annotations. `Fwd thread id` 0 with a sequence number marks a forward op."""
 
-    external_id: int = field(name="External id", default=-1)
     sequence: int = field(name="Sequence number", default=-1)
     forward_thread: int = field(name="Fwd thread id", default=-1)
     shapes: Raw = field(name="Input Dims", default=_NO_RAW)
+    types: Raw = field(name="Input type", default=_NO_RAW)
+    concrete: Raw = field(name="Concrete Inputs", default=_NO_RAW)
     collective: str = field(name="Collective name", default="")
 
 
 class RuntimeArgs(msgspec.Struct, gc=False):
-    """Arguments of launches and other runtime or driver calls; the 2021 dialect writes `external id`."""
+    """Arguments of launches and other runtime or driver calls."""
 
     correlation: int = -1
-    external_id: int = field(name="External id", default=-1)
-    external_id_2021: int = field(name="external id", default=-1)
 
 
 class DeviceArgs(msgspec.Struct, gc=False):
     """Arguments of kernels, copies and memsets."""
 
     correlation: int = -1
-    external_id: int = field(name="External id", default=-1)
-    external_id_2021: int = field(name="external id", default=-1)
     device: int = -1
     stream: int = -1
     bytes: int = -1

@@ -35,6 +35,9 @@ class Category(IntEnum):
     WINDOW = 10
 
 
+#: Joins the raw texts of one op's arguments; JSON text can't hold it unescaped.
+ARGUMENT_SEPARATOR = "\x1f"
+
 DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
@@ -86,13 +89,15 @@ class OpColumns:
     """Host ops and annotations. All arrays have length p; `row` indexes the `EventTable`, ascending.
 
     sequence int64 [p], autograd sequence number; forward_thread int64 [p]; shapes int32 [p] into `EventTable.texts`
-    (the raw "Input Dims"); collective int32 [p] into `EventTable.collectives`.
+    (the raw "Input Dims"); arguments int32 [p] into `EventTable.texts` (the raw "Input type" and "Concrete Inputs",
+    joined by `ARGUMENT_SEPARATOR`); collective int32 [p] into `EventTable.collectives`.
     """
 
     row: I64
     sequence: I64
     forward_thread: I64
     shapes: I32
+    arguments: I32
     collective: I32
 
 
@@ -142,7 +147,7 @@ class EventTable:
     """All activities of one file. The arrays of the core have length n.
 
     start_ns, dur_ns int64 [n]; category int8 [n] (`Category`); name int32 [n] into `names`; track int32 [n] into
-    `tracks`; correlation, external_id int64 [n].
+    `tracks`; correlation int64 [n].
     """
 
     start_ns: I64
@@ -151,7 +156,6 @@ class EventTable:
     name: I32
     track: I32
     correlation: I64
-    external_id: I64
     device: DeviceColumns
     ops: OpColumns
     syncs: SyncColumns
