@@ -54,8 +54,8 @@ def _lines(result: Crosscheck) -> list[str]:
     from steptime.report.units import time
 
     about = (
-        f"HTA {result.hta_version} and steptime over the same {time(result.interval_ns)}: from HTA's first device event "
-        "to its last, in all steps (by itself HTA leaves out the last step)."
+        f"HTA {result.hta_version} and steptime over the same {time(result.interval_ns)}: from HTA's first device "
+        "event to its last, in all steps (by itself HTA leaves out the last step)."
     )
     head = f"{'µs':<29}{'HTA':>16}{'steptime':>16}{'difference':>14}"
     lines = [brief(result.path, _WIDTH), *textwrap.wrap(about, _WIDTH), "", head]

@@ -1,7 +1,7 @@
 """Compute slowed by communication that runs beside it on the same SMs.
 
-For kernels of one name and launch configuration, the median of the unoverlapped instances is the baseline; what the
-overlapped ones took beyond it is contention, if it is more than chance would give (DESIGN 1.3).
+For kernels of one name, launch configuration and launching op's shapes, the median of the unoverlapped instances is the
+baseline; what the overlapped ones took beyond it is contention, if it is more than chance would give (DESIGN 1.3).
 """
 
 from __future__ import annotations
@@ -31,10 +31,14 @@ def contention_ns(table: EventTable, work: Activities, labels: Work) -> tuple[I6
     if not comm.any() or not is_kernel.any():
         return charge, 0
     beside = covered(Spans(work.start_ns, work.end_ns), union(Spans(work.start_ns[comm], work.end_ns[comm])))
-    key = table.name[work.row].astype(np.int64) * (len(table.texts) + 1) + table.device.config[work.column]
+    shapes_of_row = np.full(len(table.start_ns), -1, np.int64)
+    shapes_of_row[table.ops.row] = table.ops.shapes
+    shapes = np.where(labels.op >= 0, shapes_of_row[labels.op], -1)
     kernels = np.flatnonzero(is_kernel)
-    order = kernels[np.argsort(key[kernels], kind="stable")]
-    bounds = np.flatnonzero(np.append(True, key[order][1:] != key[order][:-1]))
+    keys = np.stack([table.name[work.row], table.device.config[work.column], shapes])[:, kernels]
+    by_key = np.lexsort(keys[::-1])
+    order, keys = kernels[by_key], keys[:, by_key]
+    bounds = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)))
     unmeasurable = 0
     rng = np.random.default_rng(0)
     for group in np.split(order, bounds[1:]):

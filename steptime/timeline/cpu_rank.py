@@ -40,13 +40,7 @@ class _Account:
         free = subtract(Spans(parts.start, parts.end), self.taken)
         pieces, step = cut(Pieces(free.start, free.end, parts.source[free.source]), self.bounds)
         at = pieces.source
-        self.writer.put(
-            step,
-            leaf[at].astype(np.int16),
-            what[at].astype(np.int32),
-            where[at].astype(np.int32),
-            pieces.end - pieces.start,
-        )
+        self.writer.put((step, leaf[at], what[at], where[at]), pieces.end - pieces.start)
         self.taken = union(
             Spans(np.concatenate([self.taken.start, parts.start]), np.concatenate([self.taken.end, parts.end]))
         )
@@ -129,14 +123,8 @@ def _take_collectives(account: _Account) -> None:
     account.take(first_started(Spans(table.start_ns[rows], end)), leaf, what, none)
     at = np.searchsorted(account.bounds, table.start_ns[rows], side="right") - 1
     inside = np.flatnonzero((at >= 0) & (at < len(account.bounds) - 1))
-    account.writer.put(
-        at[inside],
-        leaf[inside].astype(np.int16),
-        what[inside].astype(np.int32),
-        none[inside].astype(np.int32),
-        np.zeros(len(inside), np.int64),
-        (np.ones(len(inside), np.int64), table.dur_ns[rows][inside]),
-    )
+    occurs = (np.ones(len(inside), np.int64), table.dur_ns[rows][inside])
+    account.writer.put((at[inside], leaf[inside], what[inside], none[inside]), np.zeros(len(inside), np.int64), occurs)
 
 
 def _take_rest(account: _Account) -> None:

@@ -73,6 +73,7 @@ class HostState:
         self.known = self.rows[caused | slow]
         self.training = self._training_tracks(mark_track, launchers)
         self._tiles: dict[int, Tiles] = {}
+        self._bridged: Spans | None = None
 
     def _training_tracks(self, mark_track: int, launchers: list[int]) -> list[int]:
         """The thread of the step marks (or the busiest launcher), then those that run autograd nodes or launch."""
@@ -92,15 +93,24 @@ class HostState:
         start = self.table.start_ns[rows]
         return Spans(start, start + self.table.dur_ns[rows])
 
+    @property
+    def bridged(self) -> Spans:
+        """Ops of all training threads with the short holes between any two, disjoint."""
+        if self._bridged is None:
+            rows = self._ops(np.isin(self.table.track[self.rows], self.training))
+            self._bridged = _bridge(self._spans(rows))
+        return self._bridged
+
+    def _ops(self, chosen: NDArray[np.bool_]) -> I64:
+        category = self.table.category[self.rows]
+        rows: I64 = self.rows[chosen & (category != Category.PYTHON) & (category != Category.ANNOTATION)]
+        return rows
+
     def _build(self, track: int) -> Tiles:
         table = self.table
         known = self.known[table.track[self.known] == track]
         nest = Nest(*self._spans(known), known)
-        busy = self.rows[(table.track[self.rows] == track) & (table.category[self.rows] != Category.PYTHON)]
-        busy = busy[table.category[busy] != Category.ANNOTATION]
-        ops = self._spans(busy)
-        bridged = union(Spans(ops.start, ops.end + HOLE_NS))
-        bridged = Spans(bridged.start, bridged.end - HOLE_NS)
+        bridged = _bridge(self._spans(self._ops(table.track[self.rows] == track)))
         edges = np.unique(np.concatenate([nest.start, nest.end, bridged.start, bridged.end]))
         if not len(edges):
             return Tiles(Spans(edges, edges), np.empty(0, np.int16), edges)
@@ -137,6 +147,20 @@ class HostState:
                     (inside.start, inside.end, left.source[inside.source], tiles.leaf[which], tiles.row[which], decided)
                 )
                 left = _rest(left, tiles.spans)
+            # Between an op of one training thread and an op of the next one: the hand-over.
+            between, _ = intersect(Spans(left.start, left.end), self.bridged)
+            count = len(between.start)
+            parts.append(
+                (
+                    between.start,
+                    between.end,
+                    left.source[between.source],
+                    np.full(count, LAUNCH_BOUND, np.int16),
+                    np.full(count, -1, np.int64),
+                    np.full(count, judged, np.int32),
+                )
+            )
+            left = _rest(left, self.bridged)
             holes = len(left.start)
             parts.append(
                 (
@@ -154,6 +178,12 @@ class HostState:
         order_ = np.lexsort((start, source))
         pieces = Pieces(start[order_], end[order_], source[order_])
         return pieces, leaf[order_].astype(np.int16), row[order_], thread_[order_].astype(np.int32)
+
+
+def _bridge(spans: Spans) -> Spans:
+    """The union of spans with holes shorter than `HOLE_NS` filled."""
+    wide = union(Spans(spans.start, spans.end + HOLE_NS))
+    return Spans(wide.start, wide.end - HOLE_NS)
 
 
 def _rest(left: Pieces, taken: Spans) -> Pieces:

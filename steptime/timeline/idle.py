@@ -94,7 +94,8 @@ def attribute(table: EventTable, work: Activities, leaf: I16, idle: Spans, state
     collector = _Collector(table, work, follower)
     _late_host(collector, Spans(idle.start, host_end), state)
     _launch_call(collector, table, Spans(host_end, call_end), state)
-    _queued(collector, table, _loader_gaps(collector, Spans(call_end, idle.end), state), leaf, lost)
+    late = call_end > idle.start
+    _queued(collector, table, _loader_gaps(collector, Spans(call_end, idle.end), state), late, leaf, lost)
     return collector.sorted()
 
 
@@ -224,11 +225,18 @@ def _loader_gaps(out: _Collector, queued: Spans, state: HostState) -> Pieces:
     return Pieces(rest.start, rest.end, pieces.source[rest.source])
 
 
-def _queued(out: _Collector, table: EventTable, pieces: Pieces, leaf_of: I16, lost: I64) -> None:
-    """Idle although the work was queued: never a host leaf but `kernel_gap`."""
+def _queued(
+    out: _Collector, table: EventTable, pieces: Pieces, late: NDArray[np.bool_], leaf_of: I16, lost: I64
+) -> None:
+    """Idle although the work was queued: never a host leaf but `kernel_gap`.
+
+    `late` says of each idle span whether its next work was launched inside it: then the gap is the time from the return
+    of the call to the start on the device, which DESIGN calls a gap whatever its length. Beyond `CALL_NS` that would be
+    a cause without evidence, so it is a stall like any other.
+    """
     work, follower = out.work, out.follower
     after = follower[pieces.source]
-    short = pieces.end - pieces.start <= GAP_NS
+    short = pieces.end - pieces.start <= np.where(late[pieces.source], CALL_NS, GAP_NS)
     awaited = _awaited(work, pieces, after, leaf_of)
     # The first case that holds decides.
     cases = (

@@ -15,6 +15,8 @@ from steptime.trace.events import I32, I64
 
 I16 = NDArray[np.int16]
 Ints = NDArray[np.signedinteger[Any]]
+Keys = tuple[Ints, Ints, Ints, Ints]
+Useful = tuple[I64, I64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,8 @@ class Ledger:
 
     step int32 (index of the step), leaf int16 (code in `model.LEAVES`), what and where int32 (into `texts`, -1: none),
     ns int64 (owned time), count int64 (occurrences), dur_ns int64 (full length of device work, hidden parts included;
-    0 for idle causes).
+    0 for idle causes), productive_ns and precision_ns int64 (parts of `ns` that are useful work at the reference peak,
+    and its surplus at the peak of a slower dtype).
     """
 
     step: I32
@@ -33,6 +36,8 @@ class Ledger:
     ns: I64
     count: I64
     dur_ns: I64
+    productive_ns: I64
+    precision_ns: I64
     texts: list[str]
 
     def leaves_ns(self, steps: int, leaves: int) -> I64:
@@ -48,16 +53,22 @@ class LedgerWriter:
 
     columns: list[tuple[Ints, ...]] = field(default_factory=list)
 
-    def put(  # noqa: PLR0913 - the columns of a ledger
-        self, step: Ints, leaf: Ints, what: Ints, where: Ints, ns: I64, occurs: tuple[I64, I64] | None = None
-    ) -> None:
-        """Add k entries. `occurs` holds (count, dur_ns), int64 [k] each; without it each entry counts once."""
-        count, dur_ns = occurs if occurs is not None else (np.ones(len(ns), np.int64), np.zeros(len(ns), np.int64))
-        self.columns.append((step, leaf, what, where, ns, count, dur_ns))
+    def put(self, keys: Keys, ns: I64, occurs: tuple[I64, I64] | None = None, useful: Useful | None = None) -> None:
+        """Add k entries.
+
+        Args:
+            keys: step, leaf, what and where, [k] each.
+            ns: owned time, int64 [k].
+            occurs: (count, dur_ns), int64 [k] each; without it each entry counts once.
+            useful: (productive_ns, precision_ns), int64 [k] each; without it there is none.
+        """
+        none = np.zeros(len(ns), np.int64)
+        count, dur_ns = occurs if occurs is not None else (np.ones(len(ns), np.int64), none)
+        self.columns.append((*keys, ns, count, dur_ns, *(useful if useful is not None else (none, none))))
 
     def ledger(self, texts: list[str]) -> Ledger:
         """Sum entries with equal step, leaf, what and where."""
-        step, leaf, what, where, ns, count, dur_ns = (
+        step, leaf, what, where, *values = (
             np.concatenate(column).astype(np.int64) for column in zip(*self.columns, strict=True)
         )
         order = np.lexsort((where, what, leaf, step))
@@ -72,8 +83,10 @@ class LedgerWriter:
             leaf=keys[1, first].astype(np.int16),
             what=keys[2, first].astype(np.int32),
             where=keys[3, first].astype(np.int32),
-            ns=summed(ns),
-            count=summed(count),
-            dur_ns=summed(dur_ns),
+            ns=summed(values[0]),
+            count=summed(values[1]),
+            dur_ns=summed(values[2]),
+            productive_ns=summed(values[3]),
+            precision_ns=summed(values[4]),
             texts=texts,
         )

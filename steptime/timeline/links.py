@@ -74,6 +74,26 @@ class Threads:
             found[mine] = np.where(above >= 0, nest.row[above], -1)
         return found
 
+    def outermost(self, wanted: NDArray[np.bool_], rows: I64) -> I64:
+        """Outermost row that is `wanted` around (and including) each of `rows`, -1 if none; int64."""
+        found = self.nearest(wanted, rows)
+        while True:
+            outer = self.nearest(wanted, self.parent(found))
+            if not (outer >= 0).any():
+                return found
+            found = np.where(outer >= 0, outer, found)
+
+    def enclosing(self, rows: I64) -> NDArray[np.bool_]:
+        """Which rows of the table are among `rows` or enclose one of them; bool [n rows of the table]."""
+        marked = np.zeros(len(self.table.start_ns), np.bool_)
+        rows = np.unique(rows[rows >= 0])
+        while len(rows):
+            marked[rows] = True
+            rows = np.unique(self.parent(rows))
+            rows = rows[(rows >= 0)]
+            rows = rows[~marked[rows]]
+        return marked
+
     def nearest(self, wanted: NDArray[np.bool_], rows: I64) -> I64:
         """Nearest row that is `wanted`, outwards from (and including) each of `rows` (-1 stays -1); int64.
 
@@ -143,7 +163,8 @@ def clock_shift_ns(table: EventTable, launches: I64) -> int:
     early = table.start_ns[launches[linked]] - table.start_ns[table.device.row[linked]]
     if not len(early):
         return 0
-    return max(int(np.percentile(early, 99, method="lower")), 0)
+    allowed = len(early) // 100
+    return max(int(np.sort(early)[len(early) - 1 - allowed]), 0)
 
 
 def activities(table: EventTable, device: int, launches: I64, shift_ns: int) -> Activities:

@@ -16,9 +16,10 @@ from steptime.timeline.labels import Labels
 from steptime.timeline.ledger import Ledger, LedgerWriter
 from steptime.timeline.links import Activities, Threads
 from steptime.timeline.places import Places
-from steptime.timeline.steps import Marks, windows
+from steptime.timeline.pricing import Calls
+from steptime.timeline.steps import Marks, shifted, windows
 from steptime.timeline.work import COMMUNICATION, COMPUTE, COPY, Work
-from steptime.trace.events import I32, I64, EventTable
+from steptime.trace.events import I32, I64, Category, EventTable
 
 _CONTENTION = LEAF_CODE["kernels/comm_contention"]
 
@@ -49,26 +50,28 @@ class FileContext:
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """One device being split: its activities with labels, the boundaries of the steps, and where entries go."""
+    """One device being split: its activities with labels and calls, the boundaries of the steps, the ledger."""
 
     context: FileContext
     work: Activities
     labels: Work
+    calls: Calls | None
     bounds: I64
     writer: LedgerWriter
 
 
-def split_device(context: FileContext, work: Activities, labels: Work) -> DeviceSplit:
+def split_device(context: FileContext, work: Activities, labels: Work, calls: Calls | None = None) -> DeviceSplit:
     """Account for all time of all steps of one device."""
     on_main = work.stream == main_stream(work, labels)
-    bounds, launched_in = windows(context.marks, work, on_main)
-    device = _Device(context, work, labels, bounds, LedgerWriter())
+    bounds, launched_in = windows(shifted(context.marks, -context.shift_ns), work, on_main)
+    device = _Device(context, work, labels, calls, bounds, LedgerWriter())
     charge, unmeasurable = contention_ns(context.table, work, labels)
     _put_owned(device, charge)
     _put_activities(device)
     _put_idle(device)
     count = len(bounds) - 1
-    inside = launched_in[(launched_in >= 0) & (launched_in < count)]
+    is_kernel = context.table.category[work.row] == Category.KERNEL
+    inside = launched_in[is_kernel & (launched_in >= 0) & (launched_in < count)]
     kernels = np.bincount(inside, minlength=count).astype(np.int64)
     return DeviceSplit(bounds, device.writer.ledger(context.labels.texts), kernels, unmeasurable)
 
@@ -107,21 +110,43 @@ def _op_names(device: _Device) -> I32:
 
 
 def _put_owned(device: _Device, charge: I64) -> None:
-    """Owned time of each activity in the step where it passes; `charge` of it is contention."""
+    """Owned time of each activity in the step where it passes.
+
+    From an op's owned time its useful work is deducted first, then the surplus of a slower dtype, then contention
+    (`charge`, by activity), each clipped to what is left (DESIGN 1.2).
+    """
     owned = own(device.work, device.labels.klass)
     order = np.argsort(owned.start, kind="stable")
     parts, step = cut(Pieces(*(column[order] for column in owned)), device.bounds)
     source = parts.source
     length = parts.end - parts.start
-    slowed = _share_out(source, length, charge)
+    productive, precision = _useful(device.calls, source, length)
+    slowed = share_out(source, length - productive - precision, charge)
     labels, writer = device.labels, device.writer
     what, where = labels.what[source], _op_names(device)[source]
     none = np.zeros(len(source), np.int64)
-    writer.put(step, labels.leaf[source], what, where, length - slowed, (none, none))
+    keys = (step, labels.leaf[source], what, where)
+    writer.put(keys, length - slowed, (none, none), (productive, precision))
     slow = np.flatnonzero(slowed)
     leaf = np.full(len(slow), _CONTENTION, np.int16)
-    occurs = (np.ones(len(slow), np.int64), none[slow])
-    writer.put(step[slow], leaf, what[slow], where[slow], slowed[slow], occurs)
+    writer.put((step[slow], leaf, what[slow], where[slow]), slowed[slow], (np.ones(len(slow), np.int64), none[slow]))
+
+
+def _useful(calls: Calls | None, source: I64, length: I64) -> tuple[I64, I64]:
+    """Productive and precision time of each owned part, int64 [parts] each."""
+    none = np.zeros(len(source), np.int64)
+    if calls is None or not calls.prices:
+        return none, none
+    op = np.where(calls.eligible & (calls.call >= 0), calls.op, -1)
+    ops, of_activity = np.unique(op, return_inverse=True)
+    call = np.full(len(ops), -1, np.int64)
+    call[of_activity] = calls.call
+    ideal = np.array([*(price.ideal_ns for price in calls.prices), 0], np.int64)
+    surplus = np.array([*(price.precision_ns for price in calls.prices), 0], np.int64)
+    call = np.where(ops >= 0, call, -1)
+    group = of_activity[source]
+    productive = share_out(group, length, ideal[call])
+    return productive, share_out(group, length - productive, surplus[call])
 
 
 def _put_activities(device: _Device) -> None:
@@ -132,11 +157,11 @@ def _put_activities(device: _Device) -> None:
     occurs = (np.ones(len(inside), np.int64), (work.end_ns - work.start_ns)[inside])
     where = _op_names(device)[inside]
     none = np.zeros(len(inside), np.int64)
-    device.writer.put(at[inside], labels.leaf[inside], labels.what[inside], where, none, occurs)
+    device.writer.put((at[inside], labels.leaf[inside], labels.what[inside], where), none, occurs)
 
 
-def _share_out(source: I64, length: I64, charge: I64) -> I64:
-    """Take each activity's charge from its owned parts, earliest first, never more than they hold; int64 [parts]."""
+def share_out(source: I64, length: I64, charge: I64) -> I64:
+    """Take each source's charge from its parts, earliest first, never more than they hold; int64 [parts]."""
     if not charge.any():
         return np.zeros(len(source), np.int64)
     order = np.argsort(source, kind="stable")
@@ -158,10 +183,8 @@ def _put_idle(device: _Device) -> None:
     step = np.searchsorted(bounds, idle.start_ns, side="right") - 1
     what = context.places.what(idle)
     where = context.places.where(idle, work, labels.op, context.state, context.shift_ns)
-    none = np.zeros(len(step), np.int64)
-    device.writer.put(
-        step, idle.leaf, what, where, idle.end_ns - idle.start_ns, (_occurrences(step, idle.row, where), none)
-    )
+    occurs = (_occurrences(step, idle.row, where), np.zeros(len(step), np.int64))
+    device.writer.put((step, idle.leaf, what, where), idle.end_ns - idle.start_ns, occurs)
 
 
 def _occurrences(step: I64, row: I64, where: I32) -> I64:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.errors import TraceError
-from steptime.timeline.intervals import Spans
 from steptime.timeline.links import Activities
 from steptime.trace.events import I64, Category, EventTable
 
@@ -189,11 +188,16 @@ def _merged(table: EventTable, names: _NameRows, marks: Marks) -> Marks:
     )
 
 
+def shifted(marks: Marks, by_ns: int) -> Marks:
+    """The marks on a clock that shows `by_ns` more."""
+    return replace(marks, start_ns=marks.start_ns + by_ns, end_ns=marks.end_ns + by_ns)
+
+
 def windows(marks: Marks, work: Activities, on_main: NDArray[np.bool_]) -> tuple[I64, I64]:
     """Device windows of the steps.
 
     Args:
-        marks: k host marks.
+        marks: k host marks, on the device's clock.
         work: m activities of one device.
         on_main: bool [m], whether an activity runs on the main compute stream.
 
@@ -232,8 +236,3 @@ def _last_end(step: I64, end_ns: I64, wanted: NDArray[np.bool_], count: int) -> 
 def host_windows(marks: Marks) -> I64:
     """Windows of a rank without a device: mark to mark; boundaries int64 [k+1]."""
     return np.append(marks.start_ns, marks.end_ns[-1])
-
-
-def mark_spans(marks: Marks) -> Spans:
-    """The marks as spans."""
-    return Spans(marks.start_ns, marks.end_ns)

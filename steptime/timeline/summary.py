@@ -130,7 +130,7 @@ def _timeline(
         ledger = move_overhead(ledger, excess, context.labels)
     steps = step_times(context.marks, bounds, ledger)
     steps = _classify(context, split, steps, on_device=device is not None)
-    ops = table.start_ns[table.rows(Category.CPU_OP)]
+    ops = table.start_ns[table.rows(Category.CPU_OP)] - (context.shift_ns if device is not None else 0)
     at = np.searchsorted(bounds, ops, side="right") - 1
     host_ops = np.bincount(at[(at >= 0) & (at < len(steps))], minlength=len(steps)).astype(np.int64)
     known = {entry.id: entry.name for entry in table.meta.devices}
@@ -152,7 +152,9 @@ def _classify(context: FileContext, split: DeviceSplit, steps: list[StepTime], o
         if not updated[index]:
             notes.append("no optimizer update")
         elif off[index]:
-            notes.append(f"{int(kernels[index])} kernels or ops, usually {usual:.0f}")
+            notes.append(f"{int(kernels[index])} {'kernels' if on_device else 'ops'}, usually {usual:.0f}")
+        if step.leaves_ns.get("host/checkpoint"):
+            notes.append("checkpoint")
         edge = on_device and (index == 0 or (index == len(steps) - 1 and last_is_cut))
         kind = "other" if notes and len(steps) > 1 else "train"
         result.append(msgspec.structs.replace(step, class_=kind, edge=edge, note="; ".join(notes) or None))

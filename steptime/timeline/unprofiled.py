@@ -45,9 +45,10 @@ def move_overhead(ledger: Ledger, excess_ns: I64, labels: Labels) -> Ledger:
         moved += gone
     writer = LedgerWriter()
     kept = replace(ledger, ns=ns)
-    writer.put(kept.step, kept.leaf, kept.what, kept.where, kept.ns, (kept.count, kept.dur_ns))
+    useful = (kept.productive_ns, kept.precision_ns)
+    writer.put((kept.step, kept.leaf, kept.what, kept.where), kept.ns, (kept.count, kept.dur_ns), useful)
     steps = np.flatnonzero(moved)
     what = np.full(len(steps), labels.text("longer than the unprofiled step"), np.int32)
     leaf_codes = np.full(len(steps), _OVERHEAD, np.int16)
-    writer.put(steps, leaf_codes, what, np.full(len(steps), -1, np.int32), moved[steps])
+    writer.put((steps, leaf_codes, what, np.full(len(steps), -1, np.int32)), moved[steps])
     return writer.ledger(labels.texts)

@@ -60,7 +60,6 @@ def test_calls_of_a_thread() -> None:
     made = nest([(20, 30), (0, 100), (120, 130), (50, 90), (10, 40)], row=[7, 3, 9, 8, 5])
     assert made.row.tolist() == [3, 5, 7, 8, 9]
     assert made.parent.tolist() == [-1, 0, 1, 0, -1]
-    assert made.outermost().tolist() == [True, False, False, False, True]
     assert made.position(ints([9, 3, 7])).tolist() == [4, 0, 2]
     # Half open: a call ends before its last instant, and its caller is open again.
     times = [-1, 0, 10, 29, 30, 40, 89, 99, 100, 110, 120, 130]
@@ -97,7 +96,6 @@ def test_no_spans() -> None:
     made = nest([])
     assert made.innermost(ints([])).tolist() == []
     assert made.innermost(ints([1, 2])).tolist() == [-1, -1]
-    assert made.outermost().tolist() == []
 
 
 @given(lists)
@@ -106,9 +104,7 @@ def test_order_and_parents(found: list[Pair]) -> None:
     assert list(zip(made.start.tolist(), made.end.tolist(), strict=True)) == ordered
     assert [found[row] for row in made.row.tolist()] == ordered
     assert sorted(made.row.tolist()) == list(range(len(found)))
-    expected = [parent_of(ordered, position) for position in range(len(ordered))]
-    assert made.parent.tolist() == expected
-    assert made.outermost().tolist() == [parent < 0 for parent in expected]
+    assert made.parent.tolist() == [parent_of(ordered, position) for position in range(len(ordered))]
 
 
 @given(lists, st.randoms(use_true_random=False))

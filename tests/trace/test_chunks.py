@@ -50,7 +50,7 @@ def read(text: bytes, chunk_bytes: int) -> tuple[list[Any], dict[str, Any], int]
     source = TraceText(io.BytesIO(text), "a.json", chunk_bytes)
     pieces = 0
     for piece in source:
-        part = json.loads(piece)
+        part = json.loads(bytes(piece))
         assert isinstance(part, list)
         found.extend(part)
         pieces += 1
