@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from os import PathLike, fspath
@@ -86,9 +87,14 @@ def _results(files: Sequence[TraceFile], options: Options) -> Iterator[tuple[Tra
     if options.executor is None and jobs <= 1:
         yield from ((file, _summary(file, request)) for file in files)
         return
-    own = ProcessPoolExecutor(jobs, get_context("spawn")) if options.executor is None else nullcontext(options.executor)
+    own: AbstractContextManager[Executor] = nullcontext(options.executor) if options.executor else _pool(jobs)
     with own as executor:
         yield from zip(files, executor.map(_summary, files, [request] * len(files)), strict=True)
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    # An interrupt is the parent's to handle: workers would print a traceback each.
+    return ProcessPoolExecutor(jobs, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
 
 
 def _summary(file: TraceFile, request: Request) -> FileSummary | StepTimeError:

@@ -15,6 +15,7 @@ from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_st
 from steptime.timeline.labels import Labels
 from steptime.timeline.ledger import Ledger, LedgerWriter
 from steptime.timeline.links import Activities, Threads
+from steptime.timeline.op_groups import OpGroups, group_ops
 from steptime.timeline.places import Places
 from steptime.timeline.pricing import Calls
 from steptime.timeline.steps import Marks, shifted, windows
@@ -26,12 +27,16 @@ _CONTENTION = LEAF_CODE["kernels/comm_contention"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceSplit:
-    """One device of one file: windows int64 [k+1], the ledger, and kernels per step int64 [k] launched in it."""
+    """One device of one file: windows int64 [k+1], the ledger, and kernels launched in each step int64 [k].
+
+    `groups` are the calls of ops, None if nothing was priced.
+    """
 
     windows: I64
     ledger: Ledger
     kernels: I64
     unmeasurable_contention_ns: int
+    groups: OpGroups | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +71,18 @@ def split_device(context: FileContext, work: Activities, labels: Work, calls: Ca
     bounds, launched_in = windows(shifted(context.marks, -context.shift_ns), work, on_main)
     device = _Device(context, work, labels, calls, bounds, LedgerWriter())
     charge, unmeasurable = contention_ns(context.table, work, labels)
-    _put_owned(device, charge)
+    owned = own(work, labels.klass)
+    order = np.argsort(owned.start, kind="stable")
+    parts, step = cut(Pieces(*(column[order] for column in owned)), bounds)
+    _put_owned(device, parts, step, charge)
     _put_activities(device)
     _put_idle(device)
     count = len(bounds) - 1
     is_kernel = context.table.category[work.row] == Category.KERNEL
     inside = launched_in[is_kernel & (launched_in >= 0) & (launched_in < count)]
     kernels = np.bincount(inside, minlength=count).astype(np.int64)
-    return DeviceSplit(bounds, device.writer.ledger(context.labels.texts), kernels, unmeasurable)
+    groups = group_ops(context.table, work, labels, calls, (parts, step, bounds), context.labels) if calls else None
+    return DeviceSplit(bounds, device.writer.ledger(context.labels.texts), kernels, unmeasurable, groups)
 
 
 def main_stream(work: Activities, labels: Work) -> int:
@@ -109,15 +118,12 @@ def _op_names(device: _Device) -> I32:
     return device.context.labels.names(table.names, names)
 
 
-def _put_owned(device: _Device, charge: I64) -> None:
+def _put_owned(device: _Device, parts: Pieces, step: I64, charge: I64) -> None:
     """Owned time of each activity in the step where it passes.
 
     From an op's owned time its useful work is deducted first, then the surplus of a slower dtype, then contention
     (`charge`, by activity), each clipped to what is left (DESIGN 1.2).
     """
-    owned = own(device.work, device.labels.klass)
-    order = np.argsort(owned.start, kind="stable")
-    parts, step = cut(Pieces(*(column[order] for column in owned)), device.bounds)
     source = parts.source
     length = parts.end - parts.start
     productive, precision = _useful(device.calls, source, length)

@@ -17,8 +17,9 @@ from steptime.timeline.links import Activities, Threads
 from steptime.timeline.work import COMPUTE, Work
 from steptime.trace.events import ARGUMENT_SEPARATOR, I64, Category, DeviceProperties, EventTable
 
-_COUNTABLE = (LEAF_CODE["kernels/matmul"], LEAF_CODE["kernels/attention"])
-_RECOMPUTE = LEAF_CODE["recompute/recompute"]
+#: Leaves whose time should have FLOPs: coverage is the share of it that does.
+COUNTABLE = (LEAF_CODE["kernels/matmul"], LEAF_CODE["kernels/attention"])
+RECOMPUTE = LEAF_CODE["recompute/recompute"]
 
 
 class OpText(NamedTuple):
@@ -137,7 +138,7 @@ def _kernel_names(table: EventTable, work: Activities, call: NDArray[np.int32], 
 
 def _eligible(op: I64, labels: Work) -> NDArray[np.bool_]:
     """Kernels that may hold useful work: the matmul and attention kernels of an op, or all if it has none."""
-    own = np.isin(labels.leaf, _COUNTABLE)
+    own = np.isin(labels.leaf, COUNTABLE)
     with_own = np.unique(op[own & (op >= 0)])
-    eligible: NDArray[np.bool_] = (op >= 0) & (labels.leaf != _RECOMPUTE) & (own | ~np.isin(op, with_own))
+    eligible: NDArray[np.bool_] = (op >= 0) & (labels.leaf != RECOMPUTE) & (own | ~np.isin(op, with_own))
     return eligible

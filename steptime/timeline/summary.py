@@ -14,9 +14,11 @@ from steptime.timeline.host import HostState
 from steptime.timeline.labels import Labels
 from steptime.timeline.ledger import Ledger
 from steptime.timeline.links import Threads, activities, clock_shift_ns, launch_rows
+from steptime.timeline.op_groups import OpGroups
 from steptime.timeline.partition import DeviceSplit, FileContext, split_device, step_times
 from steptime.timeline.periods import periodic_marks
 from steptime.timeline.places import Places
+from steptime.timeline.pricing import Pricing, price_calls
 from steptime.timeline.steps import WHOLE_RECORDING, Marks, find_marks
 from steptime.timeline.totals import Totals, recording_totals
 from steptime.timeline.unprofiled import move_overhead
@@ -35,6 +37,7 @@ class Request:
 
     step_marker: str | None = None
     unprofiled_step_ns: int | None = None
+    pricing: Pricing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class DeviceTimeline:
     ledger: Ledger
     host_ops: I64
     totals: Totals | None
+    groups: OpGroups | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,8 @@ def summarize(table: EventTable, request: Request) -> FileSummary:
     for device in np.unique(table.device.device).tolist():
         work = activities(table, device, launches, shift_ns)
         labelled = label(table, work, ops, labels)
-        split = split_device(context, work, labelled)
+        calls = price_calls(table, work, labelled, threads, request.pricing) if request.pricing else None
+        split = split_device(context, work, labelled, calls)
         unmeasurable += split.unmeasurable_contention_ns
         devices.append(_timeline(context, request, split, device, recording_totals(table, work, labelled)))
     if not devices:
@@ -134,7 +139,9 @@ def _timeline(
     at = np.searchsorted(bounds, ops, side="right") - 1
     host_ops = np.bincount(at[(at >= 0) & (at < len(steps))], minlength=len(steps)).astype(np.int64)
     known = {entry.id: entry.name for entry in table.meta.devices}
-    return DeviceTimeline(device, known.get(device) if device is not None else None, steps, ledger, host_ops, totals)
+    return DeviceTimeline(
+        device, known.get(device) if device is not None else None, steps, ledger, host_ops, totals, split.groups
+    )
 
 
 def _classify(context: FileContext, split: DeviceSplit, steps: list[StepTime], on_device: bool) -> list[StepTime]:
