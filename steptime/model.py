@@ -253,6 +253,105 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     owned_ns: int
 
 
+class OpRoof(msgspec.Struct, frozen=True, kw_only=True):
+    """Equal calls of one op against the roofline, over the counted steps. None: can't be known.
+
+    kind: ``matmul``, ``convolution``, ``attention`` or ``memory``. count: calls; kernels: kernels they launched; kernel:
+    the one that took longest. flops: hardware FLOPs of all calls; model_flops: those the mathematics needs; bytes: of
+    all calls. bound: ``compute``, ``memory`` or ``launch``. peak_share: attained over the peak roof. attainable_ns: time
+    at the achievable roof; headroom_ns: owned time beyond it. cache_resident: bytes fit in L2, so that the memory roof
+    does not hold. checks: named faults (see the rules); notes: causal, window, gqa.
+    """
+
+    op: str
+    shapes: str
+    dtype: str | None
+    kind: str
+    direction: str
+    recomputed: bool = False
+    count: int
+    kernels: int
+    kernel: str
+    dur_ns: int
+    owned_ns: int
+    flops: int | None
+    model_flops: int | None
+    bytes: int | None
+    intensity: float | None = None
+    bound: str | None = None
+    attained_flops: float | None = None
+    attained_bytes_per_s: float | None = None
+    peak_share: float | None = None
+    attainable_ns: int | None = None
+    headroom_ns: int | None = None
+    cache_resident: bool = False
+    checks: list[str] = []
+    notes: list[str] = []
+
+
+class StepTimeline(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of one rank in time order, in columns: what owned the device, and what ran on each stream.
+
+    `why`: ``typical`` or ``slowest``. tracks: names of rows ("owner", "stream 7"). The columns have one entry a
+    segment: track and name are indices into `tracks` and `names`, leaf is the leaf's key index into `leaves`, start_ns
+    counts from `step_start_ns`. `dropped`: segments left out because they were the shortest of too many.
+    """
+
+    rank: int
+    device: int | None
+    step: int
+    why: str
+    step_start_ns: int
+    dur_ns: int
+    tracks: list[str]
+    names: list[str]
+    leaves: list[str]
+    track: list[int]
+    start_ns: list[int]
+    segment_ns: list[int]
+    leaf: list[int]
+    name: list[int]
+    dropped: int = 0
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a finding can be looked up in a trace viewer; None where the finding is about the whole."""
+
+    text: str
+    rank: int | None = None
+    step: int | None = None
+    start_ns: int | None = None
+    dur_ns: int | None = None
+    event: str | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that fired: its cost over the counted steps, what fixing it could give, and what to do.
+
+    confidence: ``high``, ``medium`` or ``low``. gain: ``upper bound`` unless a replay of the job computed it.
+    """
+
+    id: str
+    slice: str
+    title: str
+    cost_ns: int | None
+    share: float | None
+    mfu_if_fixed: float | None = None
+    step_time_if_fixed_ns: int | None = None
+    gain: str = "upper bound"
+    confidence: str
+    evidence: list[Evidence] = []
+    advice: str
+
+
+class ChecklistItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the ten checks of the walkthrough. status: ``pass``, ``fail`` or ``cannot tell``."""
+
+    item: str
+    status: str
+    why: str
+
+
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """Collectives of one kind and group, over the counted steps. `exposed_ns` is the part that no compute hides."""
 
@@ -273,7 +372,11 @@ class OtherStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one analysis found out. `findings`, `stragglers` and `checklist` are empty until rules exist."""
+    """All that one analysis found out. `stragglers` is empty until ranks are aligned.
+
+    facts: documented numbers that rules rest on and no other part holds; None where the traces don't tell.
+    not_evaluated: rules whose numbers are unknown, with the reason.
+    """
 
     schema_version: int = SCHEMA_VERSION
     tool: Tool
@@ -284,7 +387,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     kernels: list[Kernel]
     collectives: list[Collective]
     other_steps: list[OtherStep] = []
+    roofline: list[OpRoof] = []
+    timelines: list[StepTimeline] = []
+    facts: dict[str, float | None] = {}
     stragglers: list[dict[str, str]] = []
-    findings: list[dict[str, str]] = []
-    checklist: list[dict[str, str]] = []
+    findings: list[Finding] = []
+    not_evaluated: dict[str, str] = {}
+    checklist: list[ChecklistItem] = []
     warnings: list[str]

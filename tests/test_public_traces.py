@@ -180,7 +180,9 @@ def test_recompute_only_where_there_is_checkpointing(name: str) -> None:
     again, _ = kernel_time(name, "recompute/recompute")
     # 4,122.223 us: the kernels under the Python frames `recompute_fn` of that file.
     assert again == (4_122_223 if name == CHECKPOINTED else 0)
-    in_steps = sum(step.leaves_ns.get("recompute/recompute", 0) for rank in report_of(name).ranks for step in rank.steps)
+    in_steps = sum(
+        step.leaves_ns.get("recompute/recompute", 0) for rank in report_of(name).ranks for step in rank.steps
+    )
     assert (in_steps > 0) == (name == CHECKPOINTED)
 
 
@@ -199,7 +201,9 @@ def test_windows_of_a_device_two_steps_behind_its_host() -> None:
 def test_a_blocked_host_is_no_cause_for_work_that_was_queued() -> None:
     steps = steps_of(NEGATIVE_QUEUE)
     expected = {551: 129.4, 552: 134.8, 553: 127.6, 554: 140.9}
-    found = {number: ms(steps[number], "unexplained/queue_stalled", "unexplained/events_missing") for number in expected}
+    found = {
+        number: ms(steps[number], "unexplained/queue_stalled", "unexplained/events_missing") for number in expected
+    }
     assert found == pytest.approx(expected, abs=3)
 
 
@@ -209,6 +213,14 @@ def test_little_is_charged_to_a_host_that_explains_nothing(number: int) -> None:
     host = {leaf: ns / 1e6 for leaf, ns in step.leaves_ns.items() if leaf.startswith("host/")}
     del host["host/kernel_gap"]
     assert sum(host.values()) <= 5, host
+
+
+@pytest.mark.parametrize("number", [551, 552, 553, 554])
+def test_little_idle_time_is_charged_to_that_host(number: int) -> None:
+    step = steps_of(NEGATIVE_QUEUE)[number]
+    not_idle_or_queued = {"host/kernel_gap", "host/h2d_copy", "host/d2h_copy"}
+    host = {leaf: ns / 1e6 for leaf, ns in step.leaves_ns.items() if leaf.startswith("host/")}
+    assert sum(took for leaf, took in host.items() if leaf not in not_idle_or_queued) <= 5, host
 
 
 def test_its_verdict_names_no_cause() -> None:
@@ -237,10 +249,10 @@ def test_loader_time(name: str) -> None:
 def test_a_measured_what_if() -> None:
     # Taking the loader out of the slow steps gives what four workers gave in truth.
     slow = [step.dur_ns / 1e6 - ms(step, "host/data_loader") for step in steps_of(NEW_SLOW).values()]
-    assert all(117.5 <= left <= 119.5 for left in slow)
+    assert all(117.5 <= round(left, 1) <= 119.5 for left in slow)
     fast = sorted(step.dur_ns / 1e6 for step in steps_of(NEW_FAST).values())[:4]
-    assert all(123 <= took <= 127.5 for took in fast)
-    assert max(abs(left / took - 1) for left in slow for took in fast) <= 0.07
+    assert all(123 <= round(took) <= 127 for took in fast)
+    assert slow == pytest.approx([sum(fast) / len(fast)] * len(slow), rel=0.07)
 
 
 def _left_ms(name: str) -> float:
@@ -261,7 +273,9 @@ def test_the_older_pair_is_no_what_if_and_none_is_promised() -> None:
     assert _left_ms(NEW_SLOW) == pytest.approx(118.5, abs=1)
 
 
-@pytest.mark.parametrize(("name", "host_ms"), [("small_lm_rtx3060/trace_04.json.gz", 7), ("small_lm_rtx3060/trace_05.json.gz", 2)])
+@pytest.mark.parametrize(
+    ("name", "host_ms"), [("small_lm_rtx3060/trace_04.json.gz", 7), ("small_lm_rtx3060/trace_05.json.gz", 2)]
+)
 def test_device_steps_where_the_host_runs_ahead(name: str, host_ms: float) -> None:
     marks = [
         event
@@ -304,13 +318,15 @@ def test_mtia_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
         assert word in err
 
 
-@pytest.mark.parametrize("name", ["tracelens/mi210/gpu_only_trace/*.gz"])
-def test_without_host_ops_nothing_is_charged_to_the_host(name: str) -> None:
-    for step in steps_of(name).values():
-        assert {leaf for leaf in step.leaves_ns if leaf.startswith("host/")} <= {"host/kernel_gap", "host/h2d_copy", "host/d2h_copy"}
+def test_without_host_ops_only_the_launch_calls_are_the_hosts() -> None:
+    # That file has kernels and the calls that launched them, no ops: what the host did between calls is not known.
+    (step,) = steps_of("tracelens/mi210/gpu_only_trace/*.gz").values()
+    known = {"host/kernel_gap", "host/launch_bound", "host/h2d_copy", "host/d2h_copy"}
+    assert {leaf for leaf in step.leaves_ns if leaf.startswith("host/")} <= known
+    assert step.leaves_ns["unexplained/unexplained"] > step.leaves_ns["host/launch_bound"]
 
 
-def test_eight_ranks_together(capsys: pytest.CaptureFixture[str]) -> None:
+def test_eight_ranks_together() -> None:
     report = steptime.analyze(str(TRACES / "dlrm_v100_8ranks"))
     assert [rank.rank for rank in report.ranks] == list(range(8))
     assert (report.job.ranks_analyzed, report.job.rank_steps) == (8, 8)
@@ -320,5 +336,4 @@ def test_eight_ranks_together(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(one.count for one in report.collectives if one.kind == "all_to_all") == 8 * 5
     # No rank is called a straggler from this (rank 7's recording began late).
     assert report.stragglers == []
-    assert cli.main(["analyze", str(TRACES / "dlrm_v100_8ranks")]) == 0
-    assert "rank 7" not in capsys.readouterr().out.split("What the traces hold")[0]
+    assert re.search(r"rank \d|straggler", verdict(report)) is None

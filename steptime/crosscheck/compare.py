@@ -110,7 +110,7 @@ def _only_file(path: str) -> TraceFile:
 
 def _impossible(table: EventTable) -> list[str]:
     """What was done to device events that can't be true; spans of the host are in no figure here."""
-    return [what for what in table.meta.dropped if "host" not in what]
+    return [what for what in (*table.meta.dropped, *table.meta.clipped) if "host" not in what]
 
 
 def _our_events(table: EventTable, start_ns: int, end_ns: int) -> tuple[_Ours, I64]:

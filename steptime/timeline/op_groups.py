@@ -23,7 +23,7 @@ class OpGroups:
     sum of the kernels' lengths; owned_ns int64: what they owned; above_peak_ns int64: ideal time that did not fit into
     the owned time of its op; kernel int32: label of the kernel that took longest; config int32: its grid and block.
 
-    known_ns, countable_ns int64 [steps]: owned time of matmuls, convolutions and attention with known FLOPs, and in all.
+    known_ns, countable_ns int64 [steps]: owned time of matmul and attention with known FLOPs, and in all.
     """
 
     step: I32

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import steptime
@@ -176,7 +176,21 @@ def test_every_instant_has_its_owner(trace: Trace, folder: Path) -> None:
         assert kernels[0] + slowed == kernels[1]
 
 
+#: The first step has no work on the main stream; a copy launched before its mark ends after its own copy.
+QUEUED_AHEAD = Trace(
+    acts=[
+        Act("DtoD", 139, 144, 7, 138),
+        Act("DtoD", 140, 143, 8, 139),
+        Act("ampere_sgemm_128x64_tn", 130, 136, 9, 120),
+    ],
+    edges=[139, 140],
+    ops=[],
+    optimizer=False,
+)
+
+
 @given(trace=traces(all_launched=True))
+@example(trace=QUEUED_AHEAD)
 def test_windows_run_from_completion_to_completion(trace: Trace, folder: Path) -> None:
     expected = windows(trace)
     steps = steps_of(trace, folder)

@@ -284,7 +284,10 @@ def _no_word_of_escapes(report: Report) -> bool:
 
 
 def _single_backslashes(report: Report) -> bool:
-    shown = [*texts(msgspec.to_builtins(report)), *(row.render(report) for row in FORMATS.values() if row.suffix == ".txt")]
+    shown = [
+        *texts(msgspec.to_builtins(report)),
+        *(row.render(report) for row in FORMATS.values() if row.suffix == ".txt"),
+    ]
     return not any("\\\\" in text for text in shown)
 
 
@@ -298,8 +301,10 @@ def _no_straggler(report: Report) -> bool:
 
 
 def _shares_below_one(report: Report) -> bool:
-    parts = [leaf.share for part in report.job.slices for leaf in (part, *part.leaves)]
-    return all(0 <= share <= 1 for share in [*parts, *(cause.share for cause in report.causes)] if share is not None)
+    slices = [part.share for part in report.job.slices]
+    leaves = [leaf.share for part in report.job.slices for leaf in part.leaves]
+    causes = [cause.share for cause in report.causes]
+    return all(0 <= share <= 1 for share in [*slices, *leaves, *causes] if share is not None)
 
 
 def _flash_below_10_ms(report: Report) -> bool:

@@ -33,7 +33,9 @@ BUSY_US = {
 }
 
 
-def good(mark: Callable[[int], str] = "ProfilerStep#{}".format, marked: tuple[int, ...] = (3, 4), **more: object) -> TraceBuilder:
+def good(
+    mark: Callable[[int], str] = "ProfilerStep#{}".format, marked: tuple[int, ...] = (3, 4), **more: object
+) -> TraceBuilder:
     builder = TraceBuilder(**more)  # type: ignore[arg-type]
     for number in (3, 4):
         one_step(builder, (number - 3) * STEP_US, mark(number) if number in marked else None)
@@ -75,7 +77,9 @@ def unchanged(report: Report) -> None:
     assert first.start_ns == ORIGIN_NS
     for step in (first, second):
         assert busy_us(step) == BUSY_US
-        assert set(step.leaves_ns) - set(BUSY_US) <= {leaf for leaf in step.leaves_ns if leaf.startswith(("host/", "unex"))}
+        assert set(step.leaves_ns) - set(BUSY_US) <= {
+            leaf for leaf in step.leaves_ns if leaf.startswith(("host/", "unex"))
+        }
 
 
 def said(report: Report) -> list[str]:
@@ -108,7 +112,9 @@ def test_a03_a07_bytes_that_json_forbids(case: str, name: bytes, words: str, tmp
     found = [text for text in said(report) if re.search(words, text)]
     assert len(found) == 1, case
     # The offset of the first bad byte is the file's own.
-    assert int(re.findall(r"byte (\d+)", found[0])[0]) == text.index(b"PLACE") + name.index(b"\x01" if b"\x01" in name else b"\x9f")
+    assert int(re.findall(r"byte (\d+)", found[0])[0]) == text.index(b"PLACE") + name.index(
+        b"\x01" if b"\x01" in name else b"\x9f"
+    )
 
 
 def _silent_about_its_rank() -> TraceBuilder:
@@ -237,7 +243,11 @@ def test_a22_a_dependent_launch_keeps_both_lengths(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("categories", "device"),
-    [(("mtia_ccp_events", "mtia_runtime"), "MTIA"), (("hpu_op", "hpu_runtime"), "HPU"), (("xpu_driver", "xpu_runtime"), "XPU")],
+    [
+        (("mtia_ccp_events", "mtia_runtime"), "MTIA"),
+        (("hpu_op", "hpu_runtime"), "HPU"),
+        (("xpu_driver", "xpu_runtime"), "XPU"),
+    ],
 )
 def test_a33_other_devices_are_refused_by_name(categories: tuple[str, str], device: str, tmp_path: Path) -> None:
     work, calls = categories
@@ -321,7 +331,9 @@ def test_a38_kernels_before_their_launch_shift_the_host_only(tmp_path: Path) -> 
             builder.annotation(f"ProfilerStep#{number}", at, STEP_US)
             builder.op("aten::copy_", at + 100, 90)
             builder.copy("HtoD", at + 125 + shift, 500, launch_at=at + 120, launch_for=40)
-            builder.op("aten::mm", at + 300, 60).kernel("nvjet_tst_128x256", at + 1000 + shift, 3000, launch_at=at + 320)
+            builder.op("aten::mm", at + 300, 60).kernel(
+                "nvjet_tst_128x256", at + 1000 + shift, 3000, launch_at=at + 320
+            )
     report = analyze(early, tmp_path)
     reference = analyze(late, tmp_path)
     assert any("clock" in text and "launch" in text for text in said(report))
