@@ -152,12 +152,13 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """One trace file that was analysed."""
+    """One trace file that was analysed. base_ns: what the file's own time stamps count from."""
 
     path: str
     rank: int | None
     bytes: int
     events: int
+    base_ns: int | None = None
     quality: Quality | None = None
     warnings: list[str] = []
 
@@ -256,11 +257,11 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 class OpRoof(msgspec.Struct, frozen=True, kw_only=True):
     """Equal calls of one op against the roofline, over the counted steps. None: can't be known.
 
-    kind: ``matmul``, ``convolution``, ``attention`` or ``memory``. count: calls; kernels: kernels they launched; kernel:
-    the one that took longest. flops: hardware FLOPs of all calls; model_flops: those the mathematics needs; bytes: of
-    all calls. bound: ``compute``, ``memory`` or ``launch``. peak_share: attained over the peak roof. attainable_ns: time
-    at the achievable roof; headroom_ns: owned time beyond it. cache_resident: bytes fit in L2, so that the memory roof
-    does not hold. checks: named faults (see the rules); notes: causal, window, gqa.
+    kind: ``matmul``, ``convolution``, ``attention`` or ``memory``. count: calls; kernels: kernels they launched;
+    kernel: the one that took longest. flops: hardware FLOPs of all calls; model_flops: those the mathematics needs;
+    bytes: of all calls. bound: ``compute``, ``memory`` or ``launch``. peak_share: attained over the peak roof.
+    attainable_ns: time at the achievable roof; headroom_ns: owned time beyond it. cache_resident: bytes fit in L2, so
+    that the memory roof does not hold. checks: named faults (see the rules); notes: causal, window, gqa.
     """
 
     op: str

@@ -13,7 +13,7 @@ from os import PathLike, fspath
 from steptime.errors import StepTimeError, TraceError
 from steptime.model import Input, Report, Tool
 from steptime.ranks.counted import Counted, Row, count_steps
-from steptime.ranks.job import Tables, job_totals, other_steps, rank_rows
+from steptime.ranks.job import Tables, job_totals, other_steps, pictures, rank_rows
 from steptime.timeline.summary import FileSummary, Request, summarize
 from steptime.trace.discover import TraceFile, discover
 from steptime.trace.parse import parse
@@ -139,6 +139,7 @@ def _report(
                 rank=rank,
                 bytes=file.meta.bytes,
                 events=file.meta.event_count,
+                base_ns=file.meta.base_ns,
                 quality=file.quality,
                 warnings=file.warnings,
             )
@@ -150,5 +151,6 @@ def _report(
         kernels=tables.kernels(),
         collectives=tables.collectives(),
         other_steps=other_steps(counted),
+        timelines=pictures(counted),
         warnings=list(dict.fromkeys(warnings)),
     )

@@ -302,6 +302,16 @@ def test_a_difference_without_a_known_reason_is_said(tmp_path: Path, capsys: pyt
     assert err.count("\n") == 1
 
 
+def test_a_time_that_no_int64_holds_leaves_no_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = {"pid": 0, "tid": 7, "ts": 9_300_000_000_000_000, "dur": 25}  # µs; int64 nanoseconds end at 9.22e15
+    event = {"ph": "X", "cat": "kernel", "name": "gemm", **where, "args": {"device": 0, "stream": 7, "correlation": 9}}
+    path = _whole().raw(event).write(tmp_path / "rank0.json")
+    assert cli.main(["crosscheck", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"steptime: {path}: an event's time is out of reach of nanoseconds")
+
+
 @pytest.mark.parametrize("pack", ["bare", "gz", "zip", "no suffix"])
 def test_files_that_hta_itself_does_not_take(tmp_path: Path, pack: str) -> None:
     builder = _whole()

@@ -70,7 +70,7 @@ def _figures(row: Row) -> str:
     from steptime.report.units import Scale, scaled
 
     micros = Scale("µs", 1_000)
-    values = f"{scaled(row.hta_ns, micros):>16}{scaled(row.steptime_ns, micros):>16}"
+    values = f" {scaled(row.hta_ns, micros):>15} {scaled(row.steptime_ns, micros):>15}"
     return f"{_TITLES[row.figure]:<29}{values}{_difference(row):>14}"
 
 
@@ -95,12 +95,12 @@ def _reason(effects: tuple[Effect, ...]) -> str:
 
 def _clause(effect: Effect) -> str:
     from steptime.crosscheck.result import Cause
-    from steptime.report.names import brief
+    from steptime.report.names import shorten_all
     from steptime.report.units import plural
 
     events = plural(effect.count, "event")
     example = effect.example
-    name = brief(example.name, 40) if example else ""
+    name = shorten_all([example.name], 40)[example.name] if example else ""
     to_hta = example.hta.name.lower() if example and example.hta is not None else ""
     to_steptime = example.steptime.name.lower() if example and example.steptime is not None else ""
     return {

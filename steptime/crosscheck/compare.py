@@ -202,7 +202,8 @@ def _matched(ours: _Ours, theirs: HtaView) -> tuple[_Mask, _Mask]:
 
 def _us(ns: I64) -> NDArray[np.float64]:
     """The float64 that a JSON reader makes of `ns` written as decimal microseconds."""
-    micros: NDArray[np.float64] = (ns // 1000).astype(np.float64) + (ns % 1000) / 1000
+    exact = np.abs(ns) < 2**53
+    micros: NDArray[np.float64] = np.where(exact, ns / 1000, (ns // 1000) + (ns % 1000) / 1000)
     return micros
 
 
@@ -222,7 +223,8 @@ def _some(subjects: _Subjects, chosen: _Mask) -> _Subjects:
 def _rows(own: I64, theirs: HtaView, steps: list[_Step]) -> Iterator[Row]:
     states = [_figures(step.events, theirs.start_ns, theirs.end_ns) for step in steps]
     causes = [(step.cause, step.subjects) for step in steps]
-    causes.append((_last_cause(theirs), _subjects_of(theirs.events)))
+    same = _subjects_of(theirs.events)._replace(steptime=theirs.events.kind)
+    causes.append((_last_cause(theirs), same))
     moved = np.diff([own, *states, theirs.figures], axis=0)
     for at, (figure, made_of) in enumerate(FIGURES.items()):
         effects = tuple(

@@ -22,7 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from steptime.crosscheck.result import Kind
-from steptime.errors import TraceError, UsageError
+from steptime.errors import StepTimeError, TraceError, UsageError
 from steptime.timeline.intervals import Spans, covered
 from steptime.trace.events import I8, I64, EventTable
 from steptime.trace.source import open_trace
@@ -37,6 +37,9 @@ _KIND_OF = {
     "MEMORY": Kind.COPY,
     "OTHER": Kind.OTHER,
 }
+
+#: What int64 nanoseconds reach, in µs.
+_MAX_US = np.iinfo(np.int64).max / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ def ask(hta: Hta, table: EventTable) -> HtaView:
         plain = _plain_copy(path, Path(folder))
         try:
             return _view(hta, plain, table)
+        except StepTimeError:
+            raise
         except Exception as error:
             # HTA has no errors of its own: it fails with whatever pandas or Python raises.
             raise TraceError(
@@ -166,6 +171,11 @@ def _view(hta: Hta, plain: Path, table: EventTable) -> HtaView:
     kind = kinds(hta, name.tolist())
     base_ns = table.meta.base_ns or 0
     ts, dur = events["ts"].to_numpy(), events["dur"].to_numpy()
+    if len(ts) and float(np.abs(ts).max()) + float(np.abs(dur).max()) + abs(base_ns / 1000) > _MAX_US:
+        raise TraceError(
+            f"{table.meta.path}: an event's time is out of reach of nanoseconds; steptime drops it and HTA does not, so "
+            "there is no interval to compare over: remove the event or record again"
+        )
     began = base_ns + _ns(ts + trace.min_ts)
     figures, span_ns = _figures(hta, analysis, events, kind)
     return HtaView(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from steptime.model import (
@@ -20,6 +21,7 @@ from steptime.model import (
     RankSteps,
     SliceTotal,
     Spread,
+    StepTimeline,
 )
 from steptime.ranks.counted import Counted, Row
 from steptime.timeline.unprofiled import COST_PER_OP_NS
@@ -140,6 +142,20 @@ def rank_rows(counted: Counted, wanted: tuple[int, int] | None) -> list[RankStep
             rank=row.rank, host=row.file.meta.host, device=row.timeline.device, steps=before + steps
         )
     return [joined[key] for key in sorted(joined, key=lambda key: (key[0], -1 if key[1] is None else key[1]))]
+
+
+def pictures(counted: Counted) -> list[StepTimeline]:
+    """A typical step (of the first rank), the slowest step of all, and whatever else was asked to be drawn."""
+    drawn = [
+        msgspec.structs.replace(picture, rank=row.rank, device=row.timeline.device)
+        for row in counted.rows
+        for picture in row.timeline.pictures
+    ]
+    typical = [picture for picture in drawn if picture.why == "typical"][:1]
+    slowest = sorted((picture for picture in drawn if picture.why == "slowest"), key=lambda picture: -picture.dur_ns)[
+        :1
+    ]
+    return [*typical, *slowest, *(picture for picture in drawn if not picture.why)]
 
 
 def other_steps(counted: Counted) -> list[OtherStep]:

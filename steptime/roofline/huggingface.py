@@ -44,9 +44,10 @@ class Config:
             raise self.fault(f"{' or '.join(names)} is missing")
         return default
 
-    def amount(self, name: str) -> int:
-        """As `count`, but zero and absence (0) are allowed."""
-        return 0 if self.keys.get(name) in (None, 0) else self.count(name)
+    def amount(self, name: str, default: int = 0) -> int:
+        """As `count`, but zero is allowed."""
+        value = self.keys.get(name, default)
+        return 0 if value in (None, 0) else self.count(name, default=default)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """A truth value."""
@@ -73,25 +74,26 @@ class _Family:
 
     kv_heads: int | None = None
     window: int | None = None
-    tied: bool = False
     qkv_bias: bool = False
     qk_norm: bool = False
     #: Attention bias, expert bias and one attention sink a head.
     gpt_oss: bool = False
     experts: int = 0
     top_k: int = 0
+    expert_width: str = "moe_intermediate_size"
+    shared_width: int = 0
 
 
 #: Defaults of the configuration classes. `kv_heads` None means: as many as heads.
 _LLAMA_LIKE = {
     "llama": _Family(),
     "mistral": _Family(kv_heads=8, window=4096),
-    "mixtral": _Family(kv_heads=8, experts=8, top_k=2),
+    "mixtral": _Family(kv_heads=8, experts=8, top_k=2, expert_width="intermediate_size"),
     "qwen2": _Family(kv_heads=32, window=4096, qkv_bias=True),
-    "qwen2_moe": _Family(kv_heads=16, window=4096, qkv_bias=True, experts=60, top_k=4),
+    "qwen2_moe": _Family(kv_heads=16, window=4096, qkv_bias=True, experts=60, top_k=4, shared_width=5632),
     "qwen3": _Family(kv_heads=32, window=4096, qk_norm=True),
     "qwen3_moe": _Family(kv_heads=4, window=4096, qk_norm=True, experts=128, top_k=8),
-    "gpt_oss": _Family(kv_heads=8, window=128, gpt_oss=True, experts=128, top_k=4),
+    "gpt_oss": _Family(kv_heads=8, window=128, gpt_oss=True, experts=128, top_k=4, expert_width="intermediate_size"),
 }
 
 
@@ -117,7 +119,9 @@ def shape_from_config(keys: Mapping[str, object], name: str, origin: str) -> Mod
 def _llama_like(config: Config) -> ModelShape:
     family = _LLAMA_LIKE[str(config.keys["model_type"])]
     hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
-    kv_heads = config.count("num_key_value_heads", default=family.kv_heads or heads)
+    # An explicit null means multi-head attention, in every family.
+    absent = family.kv_heads if "num_key_value_heads" not in config.keys else None
+    kv_heads = config.count("num_key_value_heads", default=absent or heads)
     default_width = 64 if family.gpt_oss else 128 if family.qk_norm else max(hidden // heads, 1)
     width = config.count("head_dim", default=default_width)
     if heads % kv_heads:
@@ -145,7 +149,7 @@ def _llama_like(config: Config) -> ModelShape:
         qk_head_dim=width,
         v_head_dim=width,
         vocab=config.count("vocab_size"),
-        tied=config.flag("tie_word_embeddings", default=family.tied),
+        tied=config.flag("tie_word_embeddings"),
         outer_vectors=hidden,
     )
 
@@ -161,8 +165,8 @@ def _mlp(config: Config, family: _Family, hidden: int, index: int) -> Layer:
     top_k = config.count("num_experts_per_tok", "experts_per_token", default=family.top_k)
     if top_k > experts:
         raise config.fault(f"{top_k} experts for a token, but only {experts} experts")
-    width = config.count("moe_intermediate_size", "intermediate_size")
-    shared = config.amount("shared_expert_intermediate_size")
+    width = config.count(family.expert_width)
+    shared = config.amount("shared_expert_intermediate_size", default=family.shared_width)
     expert = 3 * hidden * width
     bias = 2 * width + hidden if family.gpt_oss else 0
     return Layer(
@@ -185,13 +189,14 @@ def _windows(config: Config, family: _Family, count: int) -> list[int | None]:
             raise config.fault(f"layer_types are not {count} times full_attention or sliding_attention")
         limit = config.count("sliding_window", default=family.window) if "sliding_attention" in kinds else None
         return [limit if kind == "sliding_attention" else None for kind in kinds]
-    if window is None or (family.qkv_bias or family.qk_norm) and not config.flag("use_sliding_window"):
+    qwen = family.qkv_bias or family.qk_norm
+    if window is None or (qwen and not config.flag("use_sliding_window")):
         return [None] * count
     limit = config.count("sliding_window", default=family.window)
     if family.gpt_oss:
         return [None if index % 2 else limit for index in range(count)]
     # Qwen: the first `max_window_layers` layers attend to everything.
-    first = config.count("max_window_layers", default=28) if family.qkv_bias or family.qk_norm else 0
+    first = config.count("max_window_layers", default=28) if qwen else 0
     return [limit if index >= first else None for index in range(count)]
 
 

@@ -89,7 +89,11 @@ def grouped_product(a: Shape, b: Shape, groups: int | None) -> Product | None:
 
 
 def _cost(
-    sig: Signature, kernels: Sequence[str], operands: tuple[Operand, Operand], product: Product, moved: tuple[int | None, str]
+    sig: Signature,
+    kernels: Sequence[str],
+    operands: tuple[Operand, Operand],
+    product: Product,
+    moved: tuple[int | None, str],
 ) -> OpCost:
     """Build the cost of a product. `moved` is (bytes read beside the two operands, type name of the result)."""
     a, b = operands
@@ -214,7 +218,9 @@ def _te_linear(weight_index: int, input_index: int | None) -> Rule:
         if weight is None or len(weight.shape) != 2:
             return None
         places = range(weight_index + 1, min(weight_index + 4, sig.arity)) if input_index is None else (input_index,)
-        inputs = [x for x in (sig.tensor(i) for i in places) if x and len(x.shape) > 1 and x.shape[-1] == weight.shape[1]]
+        inputs = [
+            x for x in (sig.tensor(i) for i in places) if x and len(x.shape) > 1 and x.shape[-1] == weight.shape[1]
+        ]
         other = [x for x in inputs if x.shape != weight.shape] or inputs
         product = _linear(other[0].shape, weight.shape) if len(other) == 1 else None
         return None if product is None else _cost(sig, kernels, (other[0], weight), product, (0, other[0].dtype))

@@ -95,7 +95,7 @@ class ModelShape:
 
     @property
     def matmul_parameters(self) -> int:
-        """Matrix weights that one token is multiplied with: layers, routers, output head. For a bare count, the count."""
+        """Matrix weights that one token meets: layers, routers, output head; a bare count as it is."""
         return self.counted + self.layer_matmul_parameters + self.router_parameters + self.head_parameters
 
     @property

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from steptime.model import LEAF_CODE, LEAVES, StepTime
 from steptime.timeline.contention import contention_ns
 from steptime.timeline.host import HostState
-from steptime.timeline.idle import attribute, credit_syncs
+from steptime.timeline.idle import Idle, attribute, credit_syncs
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
 from steptime.timeline.labels import Labels
 from steptime.timeline.ledger import Ledger, LedgerWriter
@@ -18,6 +18,7 @@ from steptime.timeline.links import Activities, Threads
 from steptime.timeline.op_groups import OpGroups, group_ops
 from steptime.timeline.places import Places
 from steptime.timeline.pricing import Calls
+from steptime.timeline.segments import Segments
 from steptime.timeline.steps import Marks, shifted, windows
 from steptime.timeline.work import COMMUNICATION, COMPUTE, COPY, Work
 from steptime.trace.events import I32, I64, Category, EventTable
@@ -36,6 +37,7 @@ class DeviceSplit:
     ledger: Ledger
     kernels: I64
     unmeasurable_contention_ns: int
+    segments: Segments | None = None
     groups: OpGroups | None = None
 
 
@@ -76,13 +78,26 @@ def split_device(context: FileContext, work: Activities, labels: Work, calls: Ca
     parts, step = cut(Pieces(*(column[order] for column in owned)), bounds)
     _put_owned(device, parts, step, charge)
     _put_activities(device)
-    _put_idle(device)
+    idle, what = _put_idle(device)
     count = len(bounds) - 1
+    segments = _segments(parts, labels, idle, what)
     is_kernel = context.table.category[work.row] == Category.KERNEL
     inside = launched_in[is_kernel & (launched_in >= 0) & (launched_in < count)]
     kernels = np.bincount(inside, minlength=count).astype(np.int64)
     groups = group_ops(context.table, work, labels, calls, (parts, step, bounds), context.labels) if calls else None
-    return DeviceSplit(bounds, device.writer.ledger(context.labels.texts), kernels, unmeasurable, groups)
+    return DeviceSplit(bounds, device.writer.ledger(context.labels.texts), kernels, unmeasurable, segments, groups)
+
+
+def _segments(parts: Pieces, labels: Work, idle: Idle, what: I32) -> Segments:
+    """Owned and idle pieces of all steps in time order."""
+    start = np.concatenate([parts.start, idle.start_ns])
+    order = np.argsort(start, kind="stable")
+    return Segments(
+        start_ns=start[order],
+        end_ns=np.concatenate([parts.end, idle.end_ns])[order],
+        leaf=np.concatenate([labels.leaf[parts.source], idle.leaf])[order].astype(np.int64),
+        what=np.concatenate([labels.what[parts.source], what])[order],
+    )
 
 
 def main_stream(work: Activities, labels: Work) -> int:
@@ -180,7 +195,8 @@ def share_out(source: I64, length: I64, charge: I64) -> I64:
     return taken
 
 
-def _put_idle(device: _Device) -> None:
+def _put_idle(device: _Device) -> tuple[Idle, I32]:
+    """Idle time by cause; returns the attributed pieces with their labels."""
     context, work, labels, bounds = device.context, device.work, device.labels, device.bounds
     busy = union(Spans(work.start_ns, work.end_ns))
     free, _ = intersect(Spans(bounds[:-1], bounds[1:]), complement(busy))
@@ -191,6 +207,7 @@ def _put_idle(device: _Device) -> None:
     where = context.places.where(idle, work, labels.op, context.state, context.shift_ns)
     occurs = (_occurrences(step, idle.row, where), np.zeros(len(step), np.int64))
     device.writer.put((step, idle.leaf, what, where), idle.end_ns - idle.start_ns, occurs)
+    return idle, what
 
 
 def _occurrences(step: I64, row: I64, where: I32) -> I64:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.model import Quality, StepTime
+from steptime.model import Quality, StepTime, StepTimeline
 from steptime.timeline.cpu_rank import split_host
 from steptime.timeline.host import HostState
 from steptime.timeline.labels import Labels
 from steptime.timeline.ledger import Ledger
-from steptime.timeline.links import Threads, activities, clock_shift_ns, launch_rows
+from steptime.timeline.links import Activities, Threads, activities, clock_shift_ns, launch_rows
 from steptime.timeline.op_groups import OpGroups
 from steptime.timeline.partition import DeviceSplit, FileContext, split_device, step_times
 from steptime.timeline.periods import periodic_marks
 from steptime.timeline.places import Places
 from steptime.timeline.pricing import Pricing, price_calls
+from steptime.timeline.segments import chosen, draw
 from steptime.timeline.steps import WHOLE_RECORDING, Marks, find_marks
 from steptime.timeline.totals import Totals, recording_totals
 from steptime.timeline.unprofiled import move_overhead
-from steptime.timeline.work import Ops, label
+from steptime.timeline.work import Ops, Work, label
 from steptime.trace.events import I64, Category, EventTable, TraceMeta
 
 #: A step whose kernel count is further from the typical one is not of its kind (DESIGN 1.1).
@@ -38,6 +39,7 @@ class Request:
     step_marker: str | None = None
     unprofiled_step_ns: int | None = None
     pricing: Pricing | None = None
+    every_picture: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class DeviceTimeline:
     host_ops: I64
     totals: Totals | None
     groups: OpGroups | None = None
+    pictures: list[StepTimeline] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,8 @@ def summarize(table: EventTable, request: Request) -> FileSummary:
         calls = price_calls(table, work, labelled, threads, request.pricing) if request.pricing else None
         split = split_device(context, work, labelled, calls)
         unmeasurable += split.unmeasurable_contention_ns
-        devices.append(_timeline(context, request, split, device, recording_totals(table, work, labelled)))
+        timeline = _timeline(context, request, split, device, recording_totals(table, work, labelled))
+        devices.append(replace(timeline, pictures=_pictures(context, request, timeline, split, (work, labelled))))
     if not devices:
         devices.append(_timeline(context, request, split_host(context, ops), None, None))
     return _summary(context, devices, launches, len(ops.recompute_rows) > 0, unmeasurable)
@@ -142,6 +146,23 @@ def _timeline(
     return DeviceTimeline(
         device, known.get(device) if device is not None else None, steps, ledger, host_ops, totals, split.groups
     )
+
+
+def _pictures(
+    context: FileContext,
+    request: Request,
+    timeline: DeviceTimeline,
+    split: DeviceSplit,
+    activities_: tuple[Activities, Work],
+) -> list[StepTimeline]:
+    """The typical and the slowest step (with `every_picture` all of them) as segments."""
+    if split.segments is None:
+        return []
+    wanted = chosen(timeline.steps)
+    if request.every_picture:
+        wanted = {at: wanted.get(at, "") for at in range(len(timeline.steps))}
+    texts = context.labels.texts
+    return [draw(timeline.steps[at], why, split.segments, *activities_, texts) for at, why in wanted.items()]
 
 
 def _classify(context: FileContext, split: DeviceSplit, steps: list[StepTime], on_device: bool) -> list[StepTime]:
