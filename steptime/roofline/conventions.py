@@ -1,13 +1,14 @@
 """FLOPs per token and MFU, by named convention.
 
-Public tools divide by the same peak and still print MFU up to 12 % apart for one run, because they count different
-FLOPs. So every figure here carries its convention's statement. Symbols: L layers, H query heads, S sequence length,
-d_qk and d_v the widths of a query and a value head, h hidden size, V vocabulary; a multiply-add is 2 FLOPs and the
-backward pass costs twice the forward, hence the factor 6.
+Public tools divide by the same peak and still print MFU 12 % apart for one run, because they count different FLOPs.
+So every figure here carries its convention's statement. Symbols: L layers, H query heads, S sequence length, d_qk and
+d_v the widths of a query and a value head; a multiply-add is 2 FLOPs and the backward pass costs twice the forward,
+hence the factor 6.
 
-Attention per token, forward and backward, is ``6 * H * (d_qk + d_v) * pairs``, summed over the layers; grouped key-value
-heads do not change it. `pairs` is the number of tokens that one token attends to: min(window, S) without the causal
-mask, and with it the mean over the sequence, w - w*w/(2S) for a window w = min(window, S), which is S/2 without one.
+Attention per token, forward and backward, is ``6 * H * (d_qk + d_v) * pairs``, summed over the layers; grouped
+key-value heads do not change it. `pairs` is the number of tokens that one token attends to: min(window, S) without the
+causal mask, and with it the mean over the sequence, w - w*w/(2S) for w = min(window, S), which is S/2 without a window.
+(Megatron-LM itself ignores windows.)
 """
 
 from __future__ import annotations
@@ -163,8 +164,8 @@ def flops_per_token(model: ModelShape, seq_len: int, convention: str, recompute:
     """FLOPs that `convention` counts for one token of a sequence of `seq_len` tokens.
 
     `recompute` "full" runs the whole forward again, so `hardware` is 4/3 of `model` (8N for 6N); "selective" runs only
-    the attention core again (Korthikanti et al., arXiv:2205.05198). A model known only by its parameter count has no
-    attention in any convention; the statement says so.
+    the attention core again, a third of `attention` (the HFU column of arXiv:2205.05198 adds the whole of it). A model
+    known only by its parameter count has no attention in any convention; the statement says so.
 
     Raises:
         UsageError: no such convention or recompute, or a sequence without tokens.
@@ -235,6 +236,8 @@ def integer_factor(a: float, b: float) -> int | None:
     if not (a > 0 and b > 0):
         return None
     ratio = max(a, b) / min(a, b)
+    if ratio > _FACTORS.stop:
+        return None
     factor = round(ratio)
     near = abs(ratio - factor) <= min(_FACTOR_TOLERANCE * factor, _FACTOR_SLACK)
     return factor if factor in _FACTORS and near else None

@@ -46,18 +46,14 @@ def load_model(text: str) -> ModelShape:
     text = text.strip()
     if _COUNT.match(text):
         return parse_parameters(text)
+    if not text:
+        raise UsageError(f"--model is empty: name a {_CONFIG}, a preset or a parameter count")
     path = Path(text)
-    if path.is_dir():
-        path = path / _CONFIG
-        if not path.is_file():
-            raise UsageError(
-                f"--model {text}: the folder has no {_CONFIG}: name the file, a preset or a parameter count"
-            )
-    if path.is_file():
-        return _from_file(path)
+    if path.is_file() or (path / _CONFIG).is_file():
+        return _from_file(path if path.is_file() else path / _CONFIG)
     preset = _presets().get(_key(text))
     if preset is None:
-        raise _unknown(text)
+        raise _unknown(text, is_folder=path.is_dir())
     return shape_from_config(preset.config, preset.name, preset.source)
 
 
@@ -111,7 +107,9 @@ def _from_file(path: Path) -> ModelShape:
     return shape_from_config(keys, name if isinstance(name, str) and name else str(path), str(path))
 
 
-def _unknown(text: str) -> UsageError:
+def _unknown(text: str, *, is_folder: bool) -> UsageError:
+    if is_folder:
+        return UsageError(f"--model {text}: the folder has no {_CONFIG}: name the file, a preset or a parameter count")
     if text.endswith(".json") or text.startswith((".", "/", "~")):
         return UsageError(f"--model {text}: no such file: name a {_CONFIG}, a preset or a parameter count")
     near = difflib.get_close_matches(_key(text), _presets(), n=3, cutoff=0.5)

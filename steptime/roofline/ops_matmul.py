@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import isqrt, prod
+from math import prod
 from typing import NamedTuple
 
 from steptime.roofline.compute_dtype import compute_dtype
@@ -11,6 +11,9 @@ from steptime.roofline.op_cost import OpCost, Rule, nbytes, times, total
 from steptime.roofline.signature import ELEMENT_BYTES, Operand, Signature
 
 _PACKED_PAIR = "c10::Float4_e2m1fn_x2"
+
+# A beta of zero, as "Concrete Inputs" writes it: the added matrix is not read.
+_ZERO = ("0", "0.")
 
 
 class Product(NamedTuple):
@@ -114,30 +117,31 @@ def _cost(
 
 
 def _plain(first: int, arity: int, shape_rule: Callable[[Shape, Shape], Product | None]) -> Rule:
-    """A rule for `op([added,] a, b, ...)` with a and b at `first`, and `arity` schema arguments (out= has one more)."""
+    """A rule for `op([added,] a, b, ...)` with a and b at `first`, and `arity` schema arguments.
+
+    One more is the result dtype of the `.dtype` overloads (after b), or the tensor of `out=` (last; empty if it is
+    still to be resized). More than that, or another size, are leftovers of the interpreter's stack in old traces.
+    """
 
     def rule(sig: Signature, kernels: Sequence[str]) -> OpCost | None:
         a, b = sig.tensor(first), sig.tensor(first + 1)
-        if a is None or b is None or sig.arity > arity + 2:
+        if a is None or b is None or sig.arity > arity + 1:
             return None
         product = shape_rule(a.shape, b.shape)
         if product is None:
             return None
         added: int | None = 0
-        if first == 1 and sig.integer(3) != 0:
+        if first == 1 and sig.text(3) not in _ZERO:
             added = nbytes(sig.tensor(0))
-        return _cost(sig, kernels, (a, b), product, (added, _result_dtype(sig, first + 2, a.dtype)))
+        out_dtype = a.dtype
+        if sig.arity == arity + 1:
+            out = sig.tensor(arity)
+            if out is not None and out.numel not in (0, product.out):
+                return None
+            out_dtype = out.dtype if out else (sig.scalar_type(first + 2) or "")
+        return _cost(sig, kernels, (a, b), product, (added, out_dtype))
 
     return rule
-
-
-def _result_dtype(sig: Signature, index: int, default: str) -> str:
-    """Type of the result: a dtype argument right after the operands (the `.dtype` overloads), an out= tensor, or as a."""
-    asked = sig.scalar_type(index) if sig.op.split("::")[-1] in ("mm", "bmm") or sig.arity > 5 else None
-    if asked is not None:
-        return asked
-    last = sig.tensor(sig.arity - 1) if sig.arity > index else None
-    return default if last is None else last.dtype
 
 
 def _linear_rule(sig: Signature, kernels: Sequence[str]) -> OpCost | None:
@@ -179,18 +183,16 @@ def _scaled(out_dtype_index: int, offsets_index: int | None) -> Rule:
 
 
 def three_matrices(shapes: Sequence[Shape]) -> int | None:
-    """Multiply-add pairs of a product known only by the sizes of its three matrices, in any order or transposition.
+    """Multiply-add pairs of a product known only by the shapes of its three matrices, in any order or transposition.
 
-    Sizes m·k, k·n and m·n multiply to (m·n·k)². None unless each of three dimensions belongs to exactly two matrices.
+    None unless each of three dimensions belongs to exactly two matrices.
     """
     if len(shapes) != 3 or any(len(shape) != 2 for shape in shapes):
         return None
-    dims = sorted(size for shape in shapes for size in shape)
-    if dims[0::2] != dims[1::2] or 0 in dims:
+    m, n, k = sorted(size for shape in shapes for size in shape)[::2]
+    if sorted(tuple(sorted(shape)) for shape in shapes) != sorted([(m, n), (m, k), (n, k)]):
         return None
-    volume = prod(dims)
-    pairs = isqrt(volume)
-    return pairs if pairs * pairs == volume else None
+    return m * n * k
 
 
 def _flat(operand: Operand) -> Shape:

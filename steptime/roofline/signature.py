@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 
@@ -247,5 +247,5 @@ def _matching(values: list[Any] | None, shapes: list[Any]) -> list[Any]:
     return values if values is not None and len(values) == len(shapes) else []
 
 
-def _is_shape(value: object) -> bool:
+def _is_shape(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)

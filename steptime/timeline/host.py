@@ -73,6 +73,7 @@ class HostState:
         self.known = self.rows[caused | slow]
         self.training = self._training_tracks(mark_track, launchers)
         self._tiles: dict[int, Tiles] = {}
+        self._bridges: dict[int, Spans] = {}
         self._bridged: Spans | None = None
 
     def _training_tracks(self, mark_track: int, launchers: list[int]) -> list[int]:
@@ -97,9 +98,16 @@ class HostState:
     def bridged(self) -> Spans:
         """Ops of all training threads with the short holes between any two, disjoint."""
         if self._bridged is None:
-            rows = self._ops(np.isin(self.table.track[self.rows], self.training))
-            self._bridged = _bridge(self._spans(rows))
+            own = [self._bridged_of(track) for track in self.training]
+            empty = [np.empty(0, np.int64)]
+            start = np.concatenate([spans.start for spans in own] + empty)
+            self._bridged = _bridge(Spans(start, np.concatenate([spans.end for spans in own] + empty)))
         return self._bridged
+
+    def _bridged_of(self, track: int) -> Spans:
+        if track not in self._bridges:
+            self._bridges[track] = _bridge(self._spans(self._ops(self.table.track[self.rows] == track)))
+        return self._bridges[track]
 
     def _ops(self, chosen: NDArray[np.bool_]) -> I64:
         category = self.table.category[self.rows]
@@ -110,7 +118,7 @@ class HostState:
         table = self.table
         known = self.known[table.track[self.known] == track]
         nest = Nest(*self._spans(known), known)
-        bridged = _bridge(self._spans(self._ops(table.track[self.rows] == track)))
+        bridged = self._bridged_of(track)
         edges = np.unique(np.concatenate([nest.start, nest.end, bridged.start, bridged.end]))
         if not len(edges):
             return Tiles(Spans(edges, edges), np.empty(0, np.int16), edges)

@@ -49,9 +49,9 @@ class Ledger:
 
 @dataclass(slots=True)
 class LedgerWriter:
-    """Collects entries in any order; `ledger` sums equal keys."""
+    """Collects entries in any order; equal keys are summed at once, so that memory stays with what is distinct."""
 
-    columns: list[tuple[Ints, ...]] = field(default_factory=list)
+    _parts: list[tuple[Ints, ...]] = field(default_factory=list)
 
     def put(self, keys: Keys, ns: I64, occurs: tuple[I64, I64] | None = None, useful: Useful | None = None) -> None:
         """Add k entries.
@@ -64,29 +64,35 @@ class LedgerWriter:
         """
         none = np.zeros(len(ns), np.int64)
         count, dur_ns = occurs if occurs is not None else (np.ones(len(ns), np.int64), none)
-        self.columns.append((*keys, ns, count, dur_ns, *(useful if useful is not None else (none, none))))
+        self._parts.append(_summed(keys, (ns, count, dur_ns, *(useful if useful is not None else (none, none)))))
 
     def ledger(self, texts: list[str]) -> Ledger:
         """Sum entries with equal step, leaf, what and where."""
-        step, leaf, what, where, *values = (
-            np.concatenate(column).astype(np.int64) for column in zip(*self.columns, strict=True)
-        )
-        order = np.lexsort((where, what, leaf, step))
-        keys = np.stack([column[order] for column in (step, leaf, what, where)])
-        first = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))) if len(order) else order
-
-        def summed(column: I64) -> I64:
-            return np.add.reduceat(column[order], first) if len(first) else column
-
+        columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
+        step, leaf, what, where, *values = _summed(tuple(columns[:4]), tuple(columns[4:]))
+        ns, count, dur_ns, productive_ns, precision_ns = (column.astype(np.int64) for column in values)
         return Ledger(
-            step=keys[0, first].astype(np.int32),
-            leaf=keys[1, first].astype(np.int16),
-            what=keys[2, first].astype(np.int32),
-            where=keys[3, first].astype(np.int32),
-            ns=summed(values[0]),
-            count=summed(values[1]),
-            dur_ns=summed(values[2]),
-            productive_ns=summed(values[3]),
-            precision_ns=summed(values[4]),
+            step=step.astype(np.int32),
+            leaf=leaf.astype(np.int16),
+            what=what.astype(np.int32),
+            where=where.astype(np.int32),
+            ns=ns,
+            count=count,
+            dur_ns=dur_ns,
+            productive_ns=productive_ns,
+            precision_ns=precision_ns,
             texts=texts,
         )
+
+
+def _summed(keys: tuple[Ints, ...], values: tuple[Ints, ...]) -> tuple[Ints, ...]:
+    """Sums of `values` by equal keys, sorted by the keys in their order: key columns, then value columns."""
+    order = np.lexsort(keys[::-1])
+    changed = np.zeros(len(order), np.bool_)
+    changed[:1] = True
+    ordered = [key[order] for key in keys]
+    for key in ordered:
+        changed[1:] |= key[1:] != key[:-1]
+    first = np.flatnonzero(changed)
+    sums = [np.add.reduceat(value[order], first) if len(first) else value for value in values]
+    return (*(key[first] for key in ordered), *sums)

@@ -39,15 +39,17 @@ class TraceText:
 
     Iterating yields views of JSON arrays of whole events each; a view is valid until the next one is asked for.
     `header` is complete only after the last one, since some writers put `distributedInfo` behind the events.
+    `careful` finds the end of the events in any valid file, for the second try at an odd one.
     Text is copied once: the comma between two events is overwritten by the brackets that make each side an array.
     """
 
-    def __init__(self, stream: Readable, path: str, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, stream: Readable, path: str, chunk_bytes: int = CHUNK_BYTES, careful: bool = False) -> None:
         self.path = path
         self.header: dict[str, Any] = {}
         self.bytes_read = 0
         self._stream = stream
         self._chunk_bytes = chunk_bytes
+        self._careful = careful
 
     def __iter__(self) -> Iterator[memoryview]:
         head, text, start = self._head()
@@ -63,11 +65,16 @@ class TraceText:
                 text[0], start = _OPEN, 0
             else:
                 text = text + more
-        end, tail = _end_of_events(text, start, bare=head is None)
+        end, tail = _end_of_bare(text, start) if head is None else self._end(text, start)
         if end > start:
             yield memoryview(text)[start:end]
         if head is not None:
             self.header = msgspec.json.decode(head + b'"traceEvents":[]' + tail)
+
+    def _end(self, text: bytearray, start: int) -> tuple[int, bytes]:
+        # The last event has the last "ph" of the file, nearly always; then the end is found without a long search.
+        last = start if self._careful else max(text.rfind(b'"ph"'), start)
+        return _end_of_events(text, start, last, check=self._careful)
 
     def _read(self) -> bytes:
         more = self._stream.read(self._chunk_bytes)
@@ -104,30 +111,40 @@ def _last_boundary(text: bytearray, start: int) -> int:
         window *= 8
 
 
-def _end_of_events(text: bytearray, start: int, bare: bool) -> tuple[int, bytes]:
+def _end_of_bare(text: bytearray, start: int) -> tuple[int, bytes]:
+    """Like `_end_of_events` for a file that is nothing but an array."""
+    closed = len(text.rstrip())
+    if text[closed - 1 : closed] != b"]" or closed - 1 <= start:
+        raise msgspec.DecodeError("Input data was truncated")
+    return _close(text, closed - 1), b""
+
+
+def _end_of_events(text: bytearray, start: int, search: int, check: bool) -> tuple[int, bytes]:
     """Where the array of events ends in the last piece, closed with a bracket there, and the rest of the file.
+
+    Args:
+        text: the last piece.
+        start: where the array's bracket stands.
+        search: look from here on.
+        check: take only a place before which the array decodes.
 
     Raises:
         msgspec.DecodeError: the array is never closed.
     """
-    if bare:
-        closed = len(text.rstrip())
-        if text[closed - 1 : closed] != b"]" or closed - 1 <= start:
-            raise msgspec.DecodeError("Input data was truncated")
-        return _close(text, closed - 1), b""
     empty = _EMPTY.match(text, start + 1)
     if empty:
         return start, bytes(text[empty.end() :])
     # The first bracket after which the rest is the rest of an object: later ones may close other lists of objects
-    # (deviceProperties), earlier ones lie inside an event. The last event has the last "ph", nearly always.
-    for low in (text.rfind(b'"ph"'), start):
-        for found in _END.finditer(text, max(low, start)):
-            tail = bytes(text[found.end() :])
-            try:
-                msgspec.json.decode(b'{"traceEvents":[]' + tail)
-            except msgspec.DecodeError:
-                continue
-            return _close(text, found.end() - 1), tail
+    # (deviceProperties), earlier ones lie inside an event.
+    for found in _END.finditer(text, search):
+        tail = bytes(text[found.end() :])
+        try:
+            msgspec.json.decode(b'{"traceEvents":[]' + tail)
+            if check:
+                msgspec.json.decode(bytes(text[start : found.end()]), type=list[msgspec.Raw])
+        except msgspec.DecodeError:
+            continue
+        return _close(text, found.end() - 1), tail
     raise msgspec.DecodeError("Input data was truncated")
 
 

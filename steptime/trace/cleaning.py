@@ -16,11 +16,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from steptime.errors import TraceError
 from steptime.trace.clock import UNKNOWN_NS
 from steptime.trace.events import I64, Category, DeviceColumns, EventTable, OpColumns, SyncColumns
 
 #: An event further from the host's events than their whole span plus this is not of this recording.
 FAR_NS = 1_000_000_000
+#: No capture lasts a day: a host event further away has a corrupt stamp.
+DAY_NS = 86_400 * FAR_NS
+_LARGEST = 2**62
 
 #: A kernel is an overrun if it covers whole later kernels of its stream and this share of it lies over them.
 OVERRUN_SHARE = 0.05
@@ -40,27 +44,39 @@ def clean(table: EventTable) -> EventTable:
     negative = (table.dur_ns < 0) & is_device & ~bad
     _count(dropped, "device events of negative length", negative)
     bad |= negative
-    stray = _stray(table, bad)
+    low_ns, high_ns = _recording(table, ~bad)
+    stray = ~bad & ((table.start_ns < low_ns) | (table.start_ns > high_ns))
     _count(dropped, "events far outside the recording", stray)
     bad |= stray
     if bad.any():
         table = _keep(table, ~bad)
-    dur_ns, unfinished = _finish_open_spans(table)
+    if not len(table.start_ns):
+        raise TraceError(
+            f"{table.meta.path}: no event has a believable time ({', '.join(dropped)}); record again or export again"
+        )
+    # Longer than this can only be wrong, and would wrap when added to a start.
+    table = replace(table, dur_ns=np.minimum(table.dur_ns, _LARGEST))
+    dur_ns, unfinished = _finish_open_spans(table, high_ns)
     dur_ns, overruns = _cut_overruns(table, dur_ns)
+    removed_ns = int((table.dur_ns - dur_ns)[overruns].sum())
+    first = table.names[table.name[overruns[0]]][:60] if len(overruns) else ""
+    table = replace(table, dur_ns=dur_ns)
+    endless = dur_ns > high_ns - table.start_ns
+    _count(dropped, "device events that end far outside the recording", endless)
+    if endless.any():
+        table = _keep(table, ~endless)
     warnings = [f"{count} {what} dropped" for what, count in dropped.items()]
     if unfinished:
         warnings.append(f"{unfinished} host spans without an end (unfinished) cut at the end of the recording")
         clipped["unfinished host spans"] = unfinished
     if len(overruns):
-        removed_ms = float((table.dur_ns - dur_ns)[overruns].sum()) / 1e6
         clipped["overrun kernels"] = len(overruns)
-        first = table.names[table.name[overruns[0]]][:60]
         warnings.append(
             f"{len(overruns)} kernel duration(s) overrun later kernels of their stream (corrupt stamps): "
-            f"clipped at the next start, {removed_ms:.3f} ms removed, first {first}"
+            f"clipped at the next start, {removed_ns / 1e6:.3f} ms removed, first {first}"
         )
     meta = replace(table.meta, dropped=dropped, clipped=clipped, warnings=[*table.meta.warnings, *warnings])
-    return replace(table, dur_ns=dur_ns, meta=meta)
+    return replace(table, meta=meta)
 
 
 def _count(into: dict[str, int], what: str, mask: NDArray[np.bool_]) -> None:
@@ -69,28 +85,41 @@ def _count(into: dict[str, int], what: str, mask: NDArray[np.bool_]) -> None:
         into[what] = count
 
 
-def _stray(table: EventTable, bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Events further from the recording than its own span plus `FAR_NS`.
+def _recording(table: EventTable, good: NDArray[np.bool_]) -> tuple[int, int]:
+    """Earliest and latest instant that an event of this recording can have, in ns.
 
-    The recording's span is that of the profiler's own window mark, else of the host events, else of the middle 98 % of
-    the device events.
+    That is the span of the profiler's own window mark, if at least half of the host events lie in it; else of the host
+    events within a day of their median; else of the middle 98 % of all events; widened by itself and `FAR_NS`.
     """
-    good = ~bad
-    window = good & (table.category == Category.WINDOW) & (table.dur_ns > 0)
-    host = good & (table.category <= Category.OVERHEAD) & (table.dur_ns >= 0)
-    for mask in (window, host, good):
-        starts = table.start_ns[mask]
-        if len(starts):
-            low, high = (int(x) for x in np.percentile(starts, (1, 99), method="nearest"))
-            if mask is window or mask is host:
-                low, high = int(starts.min()), int((starts + np.maximum(table.dur_ns[mask], 0)).max())
-            margin = max(high - low, 0) + FAR_NS
-            return good & ((table.start_ns < low - margin) | (table.start_ns > high + margin))
-    return np.zeros(len(bad), np.bool_)
+    window = np.flatnonzero(good & (table.category == Category.WINDOW) & (table.dur_ns > 0))
+    host = good & (table.category <= Category.OVERHEAD)
+    starts = table.start_ns[host]
+    if len(window) and len(starts):
+        low, length = int(table.start_ns[window[0]]), int(table.dur_ns[window[0]])
+        inside = (starts >= low) & (starts - low <= length)
+        if 2 * np.count_nonzero(inside) >= len(starts):
+            return _widened(low, low + length)
+    if len(starts):
+        middle = int(np.median(starts))
+        near = host & (np.abs(table.start_ns - middle) < DAY_NS) & (table.dur_ns < DAY_NS)
+        if near.any():
+            ends = table.start_ns[near] + np.maximum(table.dur_ns[near], 0)
+            return _widened(int(table.start_ns[near].min()), int(ends.max()))
+    if not good.any():
+        return 0, 0
+    low, high = (int(x) for x in np.percentile(table.start_ns[good], (1, 99), method="nearest"))
+    return _widened(low, high)
 
 
-def _finish_open_spans(table: EventTable) -> tuple[I64, int]:
-    open_ended = table.dur_ns < 0
+def _widened(low_ns: int, high_ns: int) -> tuple[int, int]:
+    margin = high_ns - low_ns + FAR_NS
+    return max(low_ns - margin, -_LARGEST), min(high_ns + margin, _LARGEST)
+
+
+def _finish_open_spans(table: EventTable, high_ns: int) -> tuple[I64, int]:
+    """Host spans without an end, or with one far beyond the recording, end with it: (durations, how many)."""
+    on_host = (table.category < Category.KERNEL) | (table.category == Category.WINDOW)
+    open_ended = on_host & ((table.dur_ns < 0) | (table.dur_ns > high_ns - table.start_ns))
     count = int(np.count_nonzero(open_ended))
     if not count:
         return table.dur_ns, 0

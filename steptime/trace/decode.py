@@ -121,12 +121,10 @@ def _lenient(raw: bytes, kind: type[Args]) -> Args:
 
 
 def _as_int(value: object) -> int:
-    if isinstance(value, bool) or value is None:
-        return -1
-    if isinstance(value, int):
-        return value if -(2**63) <= value < 2**63 else -1
+    """An id as int64; -1 where it is none or does not fit."""
+    if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) <= 20:
+        value = int(value)
     if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str) and value.lstrip("-").isdigit():
-        return int(value)
-    return -1
+        value = int(value)
+    fits = isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+    return int(value) if fits else -1  # type: ignore[call-overload]

@@ -27,6 +27,9 @@ from steptime.trace.source import open_trace
 #: Devices whose events have categories of their own, which steptime does not analyse.
 _FOREIGN = {"mtia": "MTIA", "hpu": "HPU (Gaudi)", "xpu": "XPU", "privateuse1": "custom device", "glow": "Glow"}
 
+#: The year 2116: a later base is no time.
+MAX_BASE_NS = 2**62
+
 _FLAGS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
 
 
@@ -75,7 +78,7 @@ def _repaired(path: str) -> tuple[TraceText, Columns]:
     with open_trace(path) as stream:
         whole = stream.read()
     fixed = repair(whole)
-    text = TraceText(BytesIO(fixed.text), path, len(fixed.text) + 1)
+    text = TraceText(BytesIO(fixed.text), path, len(fixed.text) + 1, careful=True)
     try:
         columns = _collect(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -117,7 +120,12 @@ def _finish(text: TraceText, columns: Columns, size_bytes: int) -> EventTable:
     if not columns.count:
         raise TraceError(f"{text.path}: no events in it (an idle or empty capture); record while the job is training")
     base_ns = header.get("baseTimeNanoseconds")
-    base_ns = base_ns if isinstance(base_ns, int) else None
+    if not isinstance(base_ns, int) or not 0 <= base_ns < MAX_BASE_NS:
+        if base_ns is not None:
+            columns.warnings.append(
+                f"baseTimeNanoseconds {base_ns} is not a time and not used: the clock's base is unknown"
+            )
+        base_ns = None
     info = header.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     meta = TraceMeta(

@@ -1,0 +1,1 @@
+"""What it means: a report in, the same report with findings, unevaluated rules and the checklist out."""
