@@ -208,6 +208,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     total_ns: int
     mfu: float | None = None
     mfu_by: dict[str, float] | None = None
+    mfu_notes: list[str] = []
     hfu: float | None = None
     model_flops_per_step: int | None = None
     flops_source: str | None = None

@@ -14,14 +14,17 @@ from steptime.errors import StepTimeError, TraceError
 from steptime.model import Input, Report, Tool
 from steptime.ranks.counted import Counted, Row, count_steps
 from steptime.ranks.job import Tables, job_totals, other_steps, pictures, rank_rows
+from steptime.roofline.ceilings import roof_rows
+from steptime.roofline.pricing import RooflinePricing
+from steptime.roofline.totals import with_utilization
+from steptime.roofline.utilization import ModelAsk, utilization
 from steptime.timeline.summary import FileSummary, Request, summarize
 from steptime.trace.discover import TraceFile, discover
+from steptime.trace.events import DeviceProperties
 from steptime.trace.parse import parse
 from steptime.trace.rank_order import RankAssignment, RankClaim, assign_ranks
 
-NO_MFU = (
-    "MFU is not given: this version does not count FLOPs, so useful work can't be told from the rest of the kernels"
-)
+__all__ = ["ModelAsk", "Options", "RooflinePricing", "analyze"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,9 @@ class Options:
     step_marker: str | None = None  # regular expression on annotation names that mark steps
     rank: int | None = None  # rank of a single file that does not say it
     unprofiled_step_ns: int | None = None  # length of a step without the profiler
+    pricing: RooflinePricing = RooflinePricing()  # GPU, peaks and reference dtype
+    model: ModelAsk = ModelAsk()  # the model and its tokens, for MFU by convention
+    rules: tuple[str, ...] = ()  # folders with the user's own rules
     strict: bool = False  # stop at the first bad file instead of going on without it
     jobs: int = 1  # files read at once, each in a process of its own
     progress: Callable[[int, int, str], None] | None = None  # called as (files done, files in all, path)
@@ -48,6 +54,8 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     Raises:
         StepTimeError: nothing could be analysed, or, with `strict`, one file could not.
     """
+    options.pricing.check()
+    options.model.shape()
     several = [paths] if isinstance(paths, (str, PathLike)) else paths
     found = discover([fspath(path) for path in several])
     files, refused = _summaries(found.files, options)
@@ -82,7 +90,7 @@ def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileS
 
 
 def _results(files: Sequence[TraceFile], options: Options) -> Iterator[tuple[TraceFile, FileSummary | StepTimeError]]:
-    request = Request(options.step_marker, options.unprofiled_step_ns)
+    request = Request(options.step_marker, options.unprofiled_step_ns, options.pricing)
     jobs = min(options.jobs, len(files))
     if options.executor is None and jobs <= 1:
         yield from ((file, _summary(file, request)) for file in files)
@@ -90,6 +98,15 @@ def _results(files: Sequence[TraceFile], options: Options) -> Iterator[tuple[Tra
     own: AbstractContextManager[Executor] = nullcontext(options.executor) if options.executor else _pool(jobs)
     with own as executor:
         yield from zip(files, executor.map(_summary, files, [request] * len(files)), strict=True)
+
+
+def _device(counted: Counted) -> DeviceProperties | None:
+    """The first row's device, as its trace describes it."""
+    for row in counted.rows:
+        for device in row.file.meta.devices:
+            if device.id == row.timeline.device:
+                return device
+    return None
 
 
 def _pool(jobs: int) -> ProcessPoolExecutor:
@@ -122,9 +139,13 @@ def _report(
 ) -> Report:
     from steptime import __version__
 
-    job = job_totals(counted, assignment.world_size)
+    pairs = [(row.timeline, chosen) for row, chosen in zip(counted.rows, counted.steps, strict=True)]
+    roof = options.pricing.roof(_device(counted))
+    useful = utilization(pairs, roof, options.model, assignment.world_size or len(counted.rows))
+    counted = counted.with_timelines(useful.timelines)
+    job = with_utilization(job_totals(counted, assignment.world_size), useful, roof)
     tables = Tables(counted, job.total_ns)
-    warnings = [NO_MFU, *assignment.warnings, *skipped, *counted.notes]
+    warnings = [*useful.warnings, *assignment.warnings, *skipped, *counted.notes]
     contention_ns = sum(file.unmeasurable_contention_ns for file in files)
     if contention_ns:
         warnings.append(
@@ -151,6 +172,7 @@ def _report(
         kernels=tables.kernels(),
         collectives=tables.collectives(),
         other_steps=other_steps(counted),
+        roofline=roof_rows(pairs, roof),
         timelines=pictures(counted),
         warnings=list(dict.fromkeys(warnings)),
     )

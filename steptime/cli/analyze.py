@@ -2,73 +2,49 @@
 
 from __future__ import annotations
 
-import re
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 import click
 
 from steptime.cli.outputs import check_outputs, deliver, output_options
+from steptime.cli.params import Milliseconds, Pattern, StepRange
 from steptime.cli.progress import progress
 
-
-class _StepRange(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
-    """``A:B`` or ``A`` to an inclusive range of step numbers."""
-
-    name = "A:B"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        first, colon, last = value.partition(":")
-        if not (first.isdecimal() and (last.isdecimal() if colon else True)):
-            self.fail(f"{value!r} is not a range of step numbers such as 5:10", param, ctx)
-        steps = (int(first), int(last or first))
-        if steps[0] > steps[1]:
-            self.fail(f"{value!r} ends before it starts", param, ctx)
-        return steps
+#: Options that say what the hardware is: fields of `RooflinePricing`; and what the model is: fields of `ModelAsk`.
+_HARDWARE = ("gpu", "peaks", "dtype", "gpu_table")
+_MODEL = ("model", "params", "tokens_per_step", "seq_len")
 
 
-class _Milliseconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """Decimal milliseconds to int nanoseconds."""
-
-    name = "X"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            ns = int(Decimal(value) * 1_000_000)
-        except (InvalidOperation, ValueError, OverflowError):
-            ns = 0
-        if ns <= 0:
-            self.fail(f"{value!r} is not a time in milliseconds such as 123.4", param, ctx)
-        return ns
-
-
-class _Pattern(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A regular expression, kept as text once it is known to compile."""
-
-    name = "RE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            re.compile(value)
-        except re.error as error:
-            self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
-        return str(value)
-
-
-# Every option that is not named in the signature is a field of `steptime.pipeline.Options`, under the field's name.
+# Every option that is not named in the signature is a field of `steptime.pipeline.Options`, of its
+# `pricing` or of its `model`, under the field's name.
 @click.command("analyze", short_help="Say where the step time went.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @output_options
-@click.option("--steps", type=_StepRange(), help="Analyse only steps A to B, both included.")
-@click.option("--step-marker", type=_Pattern(), help="Each annotation that matches RE marks a step.")
+@click.option("--steps", type=StepRange(), help="Analyse only steps A to B, both included.")
+@click.option("--step-marker", type=Pattern(), help="Each annotation that matches RE marks a step.")
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="The rank of a file that does not say it.")
 @click.option(
     "--unprofiled-step-ms",
     "unprofiled_step_ns",
-    type=_Milliseconds(),
+    type=Milliseconds(),
     help="A step takes X ms without the profiler; what is more is the profiler's own cost.",
 )
+@click.option("--gpu", metavar="NAME", help="The GPU's row in steptime's table, where the trace does not tell it.")
+@click.option(
+    "--peak",
+    "peaks",
+    metavar="FLOPS:DTYPE",
+    multiple=True,
+    help="Dense peak of the GPU, as 989.4e12:bf16; once for each dtype.",
+)
+@click.option("--dtype", help="The dtype that the run means to compute in (bf16; fp16 before Ampere).")
+@click.option("--gpu-table", metavar="FILE", help="A table of GPUs of your own, in the form of steptime's gpus.toml.")
+@click.option("--model", metavar="MODEL", help="A Hugging Face config.json, or a preset such as llama-3-8b.")
+@click.option("--params", metavar="N", help="Parameters of the model, as 8e9, where there is no config.")
+@click.option("--tokens-per-step", type=click.IntRange(min=1), metavar="N", help="Tokens of one update, all GPUs.")
+@click.option("--seq-len", type=click.IntRange(min=1), metavar="N", help="Tokens of one sequence.")
+@click.option("--rules", metavar="DIR", multiple=True, help="A folder with rules of your own.")
 @click.option("--strict", is_flag=True, help="Stop at the first bad file instead of going on without it.")
 @click.option(
     "-j", "--jobs", type=click.IntRange(min=1), metavar="N", default=1, show_default=True, help="Read N files at once."
@@ -81,9 +57,11 @@ def command(paths: tuple[str, ...], outputs: tuple[Path, ...], quiet: bool, verb
     per rank. Every nanosecond of every step is given exactly one cause.
     """
     check_outputs(outputs, inputs=paths)
-    from steptime.pipeline import Options, analyze
+    from steptime.pipeline import ModelAsk, Options, RooflinePricing, analyze
 
+    pricing = RooflinePricing(**{name: options.pop(name) for name in _HARDWARE})
+    model = ModelAsk(**{name: options.pop(name) for name in _MODEL})
     with progress(quiet, verbose) as tick:
-        report = analyze(paths, Options(**options, progress=tick))
+        report = analyze(paths, Options(**options, pricing=pricing, model=model, progress=tick))
     check_outputs(outputs, inputs=(source.path for source in report.inputs))
     deliver(report, outputs, quiet)

@@ -212,7 +212,7 @@ CAUSE_METRICS: tuple[Metric, ...] = (
     _named("host.first_use_share", "host/compile", FIRST_USE, "First uses of kernels: lazy loading and autotuning."),
     Metric("host.recompile_share", "share", "Compiling beyond first uses of kernels.", _recompiles),
     _named("host.optimizer_launch_share", "host/launch_bound", r"Optimizer\.step#", "Launching the optimizer's ops."),
-    Metric("host.inflation_share", "share", "What profiling may have added to launch-bound, at most.", _inflation),
+    Metric("host.inflation_share", "step share", "What profiling may have added to launch-bound, at most.", _inflation),
     Metric("host.pace_share", "share", "Launch-bound and Python time: what profiling inflates.", _host_pace),
     _named("host.pageable_h2d_share", "host/h2d_copy", "Pageable", "Copies to the device from pageable memory."),
     _named("host.pageable_d2h_share", "host/d2h_copy", "Pageable", "Copies from the device to pageable memory."),

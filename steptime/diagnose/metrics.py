@@ -166,13 +166,13 @@ FACT_METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "collectives.first_exposed_share",
-        "share",
+        "step share",
         "Exposed time of the first collective of each group.",
         lambda reading: _total_share(reading, "collectives.first_exposed_ns"),
     ),
     Metric(
         "launch.runs_share",
-        "share",
+        "step share",
         "Time in runs of kernels shorter than their launch calls.",
         lambda reading: _total_share(reading, "launch.runs_ns"),
     ),

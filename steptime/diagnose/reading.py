@@ -56,7 +56,8 @@ class Metric:
 
 #: unit -> what it is.
 UNITS = {
-    "share": "share of the counted step time, 0 to 1",
+    "share": "share of the counted step time, 0 to 1; it knows its leaves, so that a rule may promise it",
+    "step share": "share of the counted step time, 0 to 1, of no leaf by itself: a rule may give it as a cost",
     "fraction": "fraction of a whole that the meaning names, 0 to 1",
     "ratio": "ratio of two like numbers",
     "count": "count",

@@ -197,9 +197,9 @@ def _fault(rule: Rule, stem: str) -> str | None:
 
 
 def _fault_of_time(rule: Rule) -> str | None:
-    for key, metric in (("saves", rule.saves), ("costs", rule.costs)):
-        if metric is not None and METRICS[metric].unit != "share":
-            return f"{key} = {metric!r} is no share of the step: name a metric whose unit is share"
+    for key, metric, units in (("saves", rule.saves, ("share",)), ("costs", rule.costs, ("share", "step share"))):
+        if metric is not None and METRICS[metric].unit not in units:
+            return f"{key} = {metric!r} has another unit: name a metric whose unit is {' or '.join(units)}"
     if rule.saves is not None and (rule.costs is not None or rule.cannot_tell):
         return "a rule that saves time has no `costs` and is no `cannot_tell`: keep one of them"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steptime.errors import UsageError
 from steptime.model import StepTime
@@ -32,6 +32,11 @@ class Counted:
     rows: list[Row]
     steps: list[list[int]]
     notes: list[str]
+
+    def with_timelines(self, timelines: Sequence[DeviceTimeline]) -> Counted:
+        """The same steps on other timelines, one a row."""
+        rows = [replace(row, timeline=timeline) for row, timeline in zip(self.rows, timelines, strict=True)]
+        return replace(self, rows=rows)
 
     @property
     def pairs(self) -> list[tuple[Row, StepTime]]:

@@ -7,10 +7,8 @@ print. Names from traces stand in the data, never in an expression.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -66,8 +64,8 @@ def waterfall(rows: Sequence[Row], job: Job) -> Spec | None:
         low = top - row.tenths
         said = f"{row.points} %" if row is rest else f"−{row.points}"
         mean = "" if row.ns is None else units.time(row.ns / max(job.rank_steps, 1))
-        text = "can't tell" if row.ns is None else f"{said}   {mean}"
-        title = f"= MFU: {row.title}" if row is rest and useful else row.title
+        text = "can't tell" if row.ns is None else f"{said} · {mean}"
+        title = "= MFU, useful work" if row is rest and useful else row.title
         values.append(_bar(len(values), title, text, (low / 10, top / 10), part_colour(row.key), mean))
         values[-1]["solid"] = (top - _gain_tenths(row)) / 10
         top = low
@@ -86,7 +84,7 @@ def waterfall(rows: Sequence[Row], job: Job) -> Spec | None:
     right = base.mark_text(align="right", baseline="middle", yOffset=-8, fontSize=12.5).encode(
         x=alt.datum(100, scale=scale), text="text:N"
     )
-    return _finished(alt.layer(bars, gains, left, right).properties(width="container", height=alt.Step(42)))
+    return _finished(alt.layer(bars, gains, left, right).properties(width="container", height=42 * len(values)))
 
 
 def _bar(place: int, title: str, text: str, ends: tuple[float, float], colour: str, mean: str) -> dict[str, Any]:
@@ -149,7 +147,7 @@ def heatmap(lines: Sequence[RankLine]) -> Spec | None:
         ],
     )
     numbers = base.mark_text(fontSize=11).encode(text="points:N")
-    return _finished(alt.layer(cells, numbers).properties(width="container", height=alt.Step(23)))
+    return _finished(alt.layer(cells, numbers).properties(width="container", height=23 * len(lines)))
 
 
 def roofline(ops: Sequence[OpRoof], job: Job, memory_bytes_per_s: float | None) -> Spec | None:
@@ -310,16 +308,15 @@ def timeline(drawn: StepTimeline, most: int) -> tuple[Spec | None, int]:
     longest.sort(key=lambda at: (drawn.track[at], drawn.start_ns[at]))
     used = sorted({drawn.name[at] for at in longest})
     shown = shorten_all((drawn.names[name] for name in used), _NAME_WIDTH)
-    labels = list(shorten_all(drawn.tracks, 24).values())
-    tracks = [labels[track] if drawn.tracks.count(drawn.tracks[track]) == 1 else f"row {track}" for track in range(len(drawn.tracks))] if len(set(drawn.tracks)) < len(drawn.tracks) else labels
-    leaves = list(shorten_all(drawn.leaves, 60).values())
-    colours = [leaf_colour(leaf) for leaf in drawn.leaves]
-    data = alt.InlineData(
-        values=_table("itsekn", _segments(drawn, longest)), format=alt.CsvDataFormat(type="csv", parse=_NUMBERS)
-    )
+    tracks = _row_names(drawn.tracks)
+    # In columns, which take a third of the room of rows.
+    data = alt.InlineData(values=[_columns(drawn, longest)])
     names = alt.InlineData(values=[{"n": name, "what": shown[drawn.names[name]]} for name in used])
+    leaves = shorten_all(drawn.leaves, 60)
     keys = alt.InlineData(
-        values=[{"k": at, "leaf": leaf, "colour": colours[at]} for at, leaf in enumerate(leaves)]
+        values=[
+            {"k": at, "leaf": leaves[leaf], "colour": leaf_colour(leaf)} for at, leaf in enumerate(drawn.leaves)
+        ]
     )
     rows = alt.InlineData(values=[{"t": at, "row": row} for at, row in enumerate(tracks)])
     zoom = alt.selection_interval(
@@ -331,6 +328,7 @@ def timeline(drawn: StepTimeline, most: int) -> tuple[Spec | None, int]:
     )
     chart = (
         alt.Chart(data)
+        .transform_flatten(list(_COLUMNS))
         .transform_lookup("n", alt.LookupData(data=names, key="n", fields=["what"]))
         .transform_lookup("k", alt.LookupData(data=keys, key="k", fields=["leaf", "colour"]))
         .transform_lookup("t", alt.LookupData(data=rows, key="t", fields=["row"]))
@@ -355,36 +353,31 @@ def timeline(drawn: StepTimeline, most: int) -> tuple[Spec | None, int]:
             ],
         )
         .add_params(zoom)
-        .properties(width="container", height=alt.Step(30))
+        .properties(width="container", height=30 * len(tracks))
     )
     return _finished(chart), drawn.dropped + length - len(longest)
 
 
-#: Which columns of a timeline's table are numbers; all are.
-_NUMBERS = dict.fromkeys("itsekn", "number")
+#: Start and end in ms, length in µs, then indices of the row, the leaf and the name.
+_COLUMNS = ("s", "e", "i", "t", "k", "n")
 
 
-def _segments(drawn: StepTimeline, at: Iterable[int]) -> Iterable[tuple[object, ...]]:
-    """Rows of duration in µs, track, start and end in ms, leaf, name."""
-    for one in at:
-        start, length = drawn.start_ns[one], drawn.segment_ns[one]
-        ends = (_decimal(start, 6), _decimal(start + length, 6))
-        yield _decimal(length, 3), drawn.track[one], *ends, drawn.leaf[one], drawn.name[one]
+def _columns(drawn: StepTimeline, at: Sequence[int]) -> dict[str, list[float] | list[int]]:
+    """The segments `at` in the columns of `_COLUMNS`."""
+    return {
+        "s": [drawn.start_ns[one] / _MS for one in at],
+        "e": [(drawn.start_ns[one] + drawn.segment_ns[one]) / _MS for one in at],
+        "i": [drawn.segment_ns[one] / 1_000 for one in at],
+        "t": [drawn.track[one] for one in at],
+        "k": [drawn.leaf[one] for one in at],
+        "n": [drawn.name[one] for one in at],
+    }
 
 
-def _decimal(ns: int, digits: int) -> str:
-    """`ns` divided by 10 to the `digits`, exactly."""
-    whole, rest = divmod(abs(ns), 10**digits)
-    text = f"{whole}.{rest:0{digits}d}".rstrip("0").rstrip(".")
-    return f"-{text}" if ns < 0 else text
-
-
-def _table(head: str, rows: Iterable[tuple[object, ...]]) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)
-    return file.getvalue()
+def _row_names(tracks: Sequence[str]) -> list[str]:
+    """Short names of rows; a number where two rows bear one name, which would be drawn as one."""
+    short = shorten_all(tracks, 24)
+    return [short[track] if tracks.count(track) == 1 else f"{at + 1}: {short[track]}" for at, track in enumerate(tracks)]
 
 
 def _positive(value: float | None) -> bool:
@@ -407,7 +400,8 @@ def _finished(chart: alt.Chart | alt.LayerChart) -> Spec:
     """The chart as a specification, with text and lines in the page's own colour."""
     ink = "currentColor"
     styled = (
-        chart.configure(background="transparent", font=_FONT, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+        chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+        .configure(background="transparent", font=_FONT)
         .configure_view(stroke=None)
         .configure_axis(
             labelColor=ink,
@@ -426,4 +420,6 @@ def _finished(chart: alt.Chart | alt.LayerChart) -> Spec:
         .configure_text(color=ink, fill=ink)
     )
     spec: Spec = styled.to_dict()
+    # The page says which language this is; an address has no place in it.
+    del spec["$schema"]
     return spec

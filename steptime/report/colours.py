@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import colorsys
-
-from steptime.model import LEAVES
 from steptime.report.ledger import PRODUCTIVE
 
 #: Each has a contrast of 2.9 or more against a white and a black page, so that one palette serves both, and any two stay
@@ -21,9 +18,49 @@ PARTS = {
 }
 #: What has no place among the parts, such as a leaf of a report that another version wrote.
 OTHER = "#7d8590"
-#: How far the shades of one part lie from its colour: of 1, in hue and in lightness.
-_HUE_SPREAD = 0.14
-_LIGHTNESS_SPREAD = 0.34
+
+#: Shades of the part's colour; leaves that often lie side by side differ in lightness.
+_LEAVES = {
+    "kernels/matmul": "#7394d4",
+    "kernels/attention": "#3f5fa8",
+    "kernels/memory_bound": "#b3c9f2",
+    "kernels/optimizer": "#4fb3c8",
+    "kernels/precision": "#2f4a94",
+    "kernels/comm_contention": "#8f83d9",
+    "kernels/other_compute": "#93a2bb",
+    "exposed_comm/allreduce": "#ff6200",
+    "exposed_comm/allgather": "#ffa15c",
+    "exposed_comm/reduce_scatter": "#c44900",
+    "exposed_comm/all_to_all": "#ffc48a",
+    "exposed_comm/broadcast": "#e0863d",
+    "exposed_comm/reduce": "#a84300",
+    "exposed_comm/barrier": "#ff8433",
+    "exposed_comm/p2p_transfer": "#d9a066",
+    "exposed_comm/other_comm": "#b3703a",
+    "pipeline_bubble/warmup": "#a61ef8",
+    "pipeline_bubble/steady": "#d08bff",
+    "pipeline_bubble/drain": "#7a17bb",
+    "pipeline_bubble/stage_imbalance": "#c45cf5",
+    "pipeline_bubble/unsplit": "#8c5bb0",
+    "recompute/recompute": "#0072aa",
+    "stragglers/wait_for_rank": "#b65109",
+    "host/data_loader": "#955061",
+    "host/launch_bound": "#d98aa0",
+    "host/kernel_gap": "#74354c",
+    "host/sync": "#c2577f",
+    "host/allocator": "#b8868f",
+    "host/gc": "#7a4a63",
+    "host/compile": "#dfaca3",
+    "host/checkpoint": "#a83a4d",
+    "host/h2d_copy": "#c98b6b",
+    "host/d2h_copy": "#8a5a44",
+    "host/python": "#efb2c5",
+    "host/profiler_overhead": "#b29aa0",
+    "unexplained/unexplained": "#7d8590",
+    "unexplained/queue_stalled": "#a9b1bc",
+    "unexplained/capture_skew": "#616973",
+    "unexplained/events_missing": "#c0c6ce",
+}
 
 
 def part_colour(part: str) -> str:
@@ -32,16 +69,5 @@ def part_colour(part: str) -> str:
 
 
 def leaf_colour(key: str) -> str:
-    """The colour of a leaf, given as ``slice/leaf``: a shade of its slice's; of a slice or useful work: its own."""
-    part = key.partition("/")[0]
-    family = [leaf.key for leaf in LEAVES if leaf.slice == part]
-    if len(family) < 2 or key not in family:
-        return part_colour(part)
-    place = family.index(key) / (len(family) - 1) - 0.5
-    # Neighbours in the list alternate between dark and light, because they often lie side by side.
-    tone = (-1) ** family.index(key) * (0.35 + 0.65 * (place + 0.5)) / 2
-    red, green, blue = (int(part_colour(part)[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    hue, lightness, saturation = colorsys.rgb_to_hls(red, green, blue)
-    lightness = min(max(lightness + tone * _LIGHTNESS_SPREAD, 0.28), 0.74)
-    shade = colorsys.hls_to_rgb((hue + place * _HUE_SPREAD) % 1, lightness, saturation)
-    return "#" + "".join(f"{round(channel * 255):02x}" for channel in shade)
+    """The colour of a leaf, given as ``slice/leaf``; one that has no shade of its own takes its slice's colour."""
+    return _LEAVES.get(key) or part_colour(key.partition("/")[0])

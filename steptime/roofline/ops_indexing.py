@@ -98,8 +98,10 @@ def _scatter(adds: bool) -> Rule:
 def _cat(sig: Signature, kernels: Sequence[str]) -> OpCost | None:
     """`cat(tensors, dim)`: the type of the parts is not recorded, but an out= tensor or the copy kernel shows it."""
     shapes, out = sig.tensor_list(0), sig.tensor(2)
-    if sig.dtype(0) != "TensorList" or (shapes is None and out is None):
+    if sig.dtype(0) != "TensorList":
         return None
+    if shapes is None and out is None:
+        return memory(sig, None, None, "", ("shapes of the list not recorded",))
     size = out.element_bytes if out is not None else list_element_bytes(kernels)
     count = out.numel if out is not None and shapes is None else sum(prod(shape) for shape in shapes or ())
     moved = times(count, size)

@@ -1,7 +1,8 @@
 """Optimizers over lists of tensors, fused and foreach: bytes per parameter, 0 FLOPs.
 
 "Input type" says only "TensorList", so the element size comes from the kernel's template argument
-(`FusedAdamMathFunctor<float, 4, ...>`, `OpaqueType<4u>`); without a kernel it is unknown, and so are the bytes.
+(`FusedAdamMathFunctor<float, 4, ...>`, `OpaqueType<4u>`); without a kernel it is unknown, and so are the bytes. The
+profiler writes the shapes of lists of up to 30 tensors: the optimizer of a larger model has unknown bytes, too.
 """
 
 from __future__ import annotations

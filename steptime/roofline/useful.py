@@ -28,7 +28,7 @@ class Counts:
 
     model_flops and hardware_flops: None without a single priced op; coverage: share of owned matmul, convolution and
     attention time with known FLOPs, None without such time; above_peak_ns; above: labels of the worst calls beyond the
-    peak, worst first.
+    peak, worst first; attention_flops: part of model_flops; rank_steps: counted (rank, step) pairs.
     """
 
     model_flops: int | None
@@ -36,11 +36,13 @@ class Counts:
     coverage: float | None
     above_peak_ns: int
     above: list[str]
+    attention_flops: int
+    rank_steps: int
 
 
 def count_useful(timelines: Sequence[tuple[DeviceTimeline, list[int]]]) -> Counts:
     """Sum FLOPs and coverage over (timeline, indices of its counted steps)."""
-    model = hardware = known = countable = above_ns = 0
+    model = hardware = known = countable = above_ns = attention = 0
     priced = False
     worst: dict[str, int] = {}
     for timeline, chosen in timelines:
@@ -60,6 +62,7 @@ def count_useful(timelines: Sequence[tuple[DeviceTimeline, list[int]]]) -> Count
             priced = True
             ops = int(groups.ops[row])
             model += 0 if groups.recomputed[row] else ops * price.model_flops
+            attention += ops * price.model_flops if price.kind == "attention" and not groups.recomputed[row] else 0
             hardware += ops * (price.hardware_flops if price.hardware_flops is not None else price.model_flops)
     return Counts(
         model_flops=model if priced else None,
@@ -67,6 +70,8 @@ def count_useful(timelines: Sequence[tuple[DeviceTimeline, list[int]]]) -> Count
         coverage=known / countable if countable else None,
         above_peak_ns=above_ns,
         above=sorted(worst, key=lambda key: -worst[key])[:3],
+        attention_flops=attention,
+        rank_steps=sum(len(chosen) for _, chosen in timelines),
     )
 
 

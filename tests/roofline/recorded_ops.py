@@ -99,11 +99,11 @@ def from_schema(overload: Any, **values: Any) -> Signature:
     return signature
 
 
-def registered(overload: Any, out: Any, **values: Any) -> int:
+def registered(overload: Any, result: Any, /, **values: Any) -> int:
     """The formula that `flop_counter` registered for an op, applied to the same arguments (meta tensors will do)."""
     formula = flop_registry[overload.overloadpacket]
     arguments = [values.pop(a.name, a.default_value) for a in overload._schema.arguments]
-    return int(formula(*arguments, out_val=out))
+    return int(formula(*arguments, out_val=result))
 
 
 def price(signature: Signature, kernels: Sequence[str] = ()) -> OpCost:

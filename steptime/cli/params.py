@@ -1,0 +1,55 @@
+"""Types of command-line values that click does not have: step ranges, milliseconds, patterns."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import click
+
+
+class StepRange(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
+    """``A:B`` or ``A`` to an inclusive range of step numbers."""
+
+    name = "A:B"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """The value, or click's usage error."""
+        first, colon, last = value.partition(":")
+        if not (first.isdecimal() and (last.isdecimal() if colon else True)):
+            self.fail(f"{value!r} is not a range of step numbers such as 5:10", param, ctx)
+        steps = (int(first), int(last or first))
+        if steps[0] > steps[1]:
+            self.fail(f"{value!r} ends before it starts", param, ctx)
+        return steps
+
+
+class Milliseconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """Decimal milliseconds to int nanoseconds."""
+
+    name = "X"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The value, or click's usage error."""
+        try:
+            ns = int(Decimal(value) * 1_000_000)
+        except (InvalidOperation, ValueError, OverflowError):
+            ns = 0
+        if ns <= 0:
+            self.fail(f"{value!r} is not a time in milliseconds such as 123.4", param, ctx)
+        return ns
+
+
+class Pattern(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A regular expression, kept as text once it is known to compile."""
+
+    name = "RE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The value, or click's usage error."""
+        try:
+            re.compile(value)
+        except re.error as error:
+            self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
+        return str(value)

@@ -1,0 +1,41 @@
+"""No nanosecond is promised twice: a ledger of what of each leaf and each named item is still free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from steptime.diagnose.reading import Part, Reading
+
+
+class Promises:
+    """What findings may still promise. Who claims first gets it; the next one gets what is left."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._left: dict[str, int] = {key: leaf.ns for key, leaf in reading.leaves.items() if leaf.ns}
+        self._holders: dict[str, list[str]] = {}
+
+    def claim(self, finding: str, parts: Iterable[Part]) -> tuple[int, list[str]]:
+        """Promise these parts to a finding.
+
+        Returns:
+            ns that were still free, and the findings that hold the rest.
+        """
+        parts = list(parts)
+        got, holders = 0, dict[str, None]()
+        for part in parts:
+            keys = (part.leaf, *part.items)
+            free = min(self._left.get(key, part.ns) for key in keys)
+            taken = max(min(part.ns, free), 0)
+            if taken < part.ns:
+                # Who holds the item itself is named before who holds the rest of its leaf.
+                held = next((self._holders[key] for key in (*part.items, part.leaf) if key in self._holders), [])
+                holders |= dict.fromkeys(held)
+            for key in keys:
+                self._left[key] = self._left.get(key, part.ns) - taken
+            got += taken
+        for part in parts:
+            for key in (part.leaf, *part.items):
+                known = self._holders.setdefault(key, [])
+                if finding not in known:
+                    known.append(finding)
+        return got, [holder for holder in holders if holder != finding]

@@ -1,0 +1,260 @@
+"""The report as one HTML file that opens from disk: text, tables and charts in the order of the walkthrough.
+
+The page asks no host for anything, and its Content-Security-Policy would not let it: only the two scripts that the file
+itself carries may run, told by their hashes. Text from a trace reaches the page escaped by the template; in the charts
+it stands in JSON in which no character can end the element around it. Equal reports give equal bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+import altair as alt
+import jinja2
+import vl_convert
+from markupsafe import Markup
+
+from steptime.model import Report, StepTimeline
+from steptime.report import charts, groups, sections, units, words
+from steptime.report.ledger import ledger
+from steptime.report.names import brief
+
+#: A page larger than this is written again with less in it.
+MAX_BYTES = 3_000_000
+_TEMPLATES = "templates"
+_CONTENTS = (
+    ("number", "The number"),
+    ("recompute", "Recompute"),
+    ("signatures", "Signatures"),
+    ("kernels", "Kernels"),
+    ("findings", "Findings"),
+    ("ranks", "Ranks"),
+    ("timeline", "Steps"),
+    ("other", "Other steps"),
+    ("checklist", "Checklist"),
+    ("quality", "Traces"),
+    ("definitions", "Definitions"),
+)
+_LIBRARY = "window.vegaEmbed = vegaEmbed;"
+
+
+class Limits(NamedTuple):
+    """How much of what may be long the page shows."""
+
+    segments: int
+    rows: int
+    points: int
+    ranks: int
+
+
+#: Tried in turn until the page is small enough.
+_LIMITS = (Limits(5_000, 40, 400, 64), Limits(1_000, 30, 150, 64), Limits(200, 15, 60, 24), Limits(20, 8, 20, 12))
+
+
+@dataclass(frozen=True)
+class DrawnStep:
+    """One step in time order, as the page shows it."""
+
+    id: str
+    title: str
+    caption: str
+    legend: list[tuple[str, str]]
+
+
+def render(report: Report) -> str:
+    """Return the report as one HTML page of at most 3 MB, ending in a newline."""
+    page = ""
+    for limits in _LIMITS:
+        page = _page(report, limits)
+        if len(page.encode()) <= MAX_BYTES:
+            break
+    return page
+
+
+def _page(report: Report, limits: Limits) -> str:
+    specs, drawn, note = _charts(report, limits)
+    library, script = _library(), _asset("charts.js")
+    context = {
+        **_head(report),
+        **_number(report, specs),
+        **_parts(report, specs, limits),
+        **_rest(report, limits),
+        "timelines": drawn,
+        "timelines_note": note,
+        "no_timelines": "This report holds no step in time order: no step of a train was recorded whole.",
+        "specs": specs,
+        "specs_json": Markup(_json(specs)),
+        "style": Markup(_asset("style.css")),
+        "library": Markup(library),
+        "script": Markup(script),
+        "policy": _policy(library, script),
+    }
+    text = _environment().get_template("report.html.jinja").render(context)
+    return text if text.endswith("\n") else f"{text}\n"
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    loader = jinja2.FunctionLoader(_asset)
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+
+
+def _asset(name: str) -> str:
+    return (resources.files(__package__) / _TEMPLATES / name).read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def _library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, printable throughout, in the version that Altair writes for."""
+    wanted = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    known = vl_convert.get_vegalite_versions()
+    text = vl_convert.javascript_bundle(_LIBRARY, vl_version=wanted if wanted in known else known[-1])
+    text = text.replace("\t", " ").replace("\r\n", "\n")
+    # Inside strings and patterns an escape means the same; nothing else of a script needs such characters.
+    text = re.sub(r"[^\n\x20-\x7e]", lambda found: "".join(f"\\u{unit:04x}" for unit in _utf16(found[0])), text)
+    return re.sub(r"<(/script|!--)", r"<\\\1", text, flags=re.IGNORECASE)
+
+
+def _utf16(char: str) -> list[int]:
+    raw = char.encode("utf-16-be", "surrogatepass")
+    return [int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2)]
+
+
+def _json(specs: dict[str, charts.Spec]) -> str:
+    """JSON that can stand in an HTML element: no character of it is markup, none is out of ASCII."""
+    text = json.dumps(specs, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _policy(*scripts: str) -> str:
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
+    )
+    # Vega sets styles on what it draws.
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+def _head(report: Report) -> dict[str, Any]:
+    several = len(report.ranks) > 1
+    return {
+        "title": f"{report.tool.name and brief(report.tool.name)}: where the step time goes",
+        "verdict": words.verdict(report),
+        "devices": words.devices(report) if report.ranks else "",
+        "facts": sections.facts(report),
+        "contents": [item for item in _CONTENTS if item[0] != "ranks" or several],
+        "several_ranks": several,
+        "tool": f"{brief(report.tool.name)} {brief(report.tool.version)}",
+        "mean_of": words.mean_of(report),
+    }
+
+
+def _number(report: Report, specs: dict[str, charts.Spec]) -> dict[str, Any]:
+    known = report.job.mfu is not None
+    caption = "Each bar begins where the one above ends; the points add up to 100."
+    if any(one.recoverable_ns not in (None, one.ns) for one in report.job.slices):
+        caption += " The solid part of a bar can be gained, the pale part lies at the roof."
+    return {
+        "mfu_line": words.mfu_line(report),
+        "mfu_known": known,
+        "mfu_warned": words.mfu_warning(report) is not None,
+        "counted": words.counted(report) if report.job.rank_steps > 0 else "",
+        "number": sections.number(report),
+        "conventions": bool(report.job.mfu_by),
+        "waterfall_caption": caption,
+        "ledger_head": sections.ledger_head(report),
+        "ledger_rows": sections.ledger_rows(report),
+        "total": sections.total_cells(report),
+    }
+
+
+def _parts(report: Report, specs: dict[str, charts.Spec], limits: Limits) -> dict[str, Any]:
+    peaks, memory = report.job.peak_flops, report.facts.get(charts.MEMORY_PEAK)
+    why = ""
+    if not report.roofline:
+        why = "No operation could be set against a roof: that needs shapes in the trace (record_shapes=True)."
+    elif "roofline" not in specs and "bandwidth" not in specs:
+        why = "The operations in these traces have neither known FLOPs nor known bytes, so none can be placed."
+    elif not peaks or not memory:
+        missing = [what for what, known in (("compute", peaks), ("memory", memory)) if not known]
+        why = f"The {' and '.join(missing)} peak of this device is not known, so no {' or '.join(missing)} roof is drawn."
+    return {
+        "recompute": sections.part(report, "recompute"),
+        "signatures": [sections.part(report, one) for one in sections.SIGNATURES],
+        "collectives": sections.collectives_table(report, limits.rows),
+        "stragglers": sections.stragglers_table(report, limits.rows),
+        "kernels": sections.part(report, "kernels"),
+        "kinds": sections.kinds(report.roofline),
+        "roofs": "Solid: compute peaks; dashed: memory." if peaks else "",
+        "memory_roof": "Dashed: the memory's peak." if memory else "",
+        "roofline_why": why,
+        "calls": sections.calls_table(report, min(limits.rows, 25)),
+        "kernel_names": sections.kernels_table(report, min(limits.rows, 20)),
+    }
+
+
+def _rest(report: Report, limits: Limits) -> dict[str, Any]:
+    warned, more = sections.other_warnings(report, limits.rows)
+    rules = sorted(report.not_evaluated.items())
+    empty = "No rule fired." if report.checklist or report.not_evaluated else "No rules were evaluated for this report."
+    known = [[brief(name, 80), f"{value:,.6g}"] for name, value in sorted(report.facts.items()) if value is not None]
+    return {
+        "findings": sections.findings(report, limits.rows),
+        "more_findings": max(len(report.findings) - limits.rows, 0),
+        "no_findings": empty,
+        "ranks_note": groups.worth_a_line(groups.rank_lines(report), limits.ranks)[1],
+        "other_steps": groups.other_steps(report.other_steps)[: limits.rows],
+        "checklist": sections.checklist(report, limits.rows),
+        "qualities": groups.qualities(report.inputs)[: limits.rows],
+        "warnings": warned,
+        "more_warnings": more,
+        "not_evaluated": [(brief(rule), brief(why, 300)) for rule, why in rules[: limits.rows]],
+        "more_rules": max(len(rules) - limits.rows, 0),
+        "measured": sections.Table(["number", "value"], known[:200]) if known else None,
+    }
+
+
+def _charts(report: Report, limits: Limits) -> tuple[dict[str, charts.Spec], list[DrawnStep], str]:
+    """The specifications by the id of their place on the page, and what is said of each step in time order."""
+    job = report.job
+    memory = report.facts.get(charts.MEMORY_PEAK)
+    costliest = sorted(report.roofline, key=lambda op: -op.owned_ns)[: limits.points]
+    lines = groups.worth_a_line(groups.rank_lines(report), limits.ranks)[0]
+    found = {
+        "waterfall": charts.waterfall(ledger(job), job) if job.rank_steps > 0 and job.total_ns > 0 else None,
+        "roofline": charts.roofline(costliest, job, memory),
+        "bandwidth": charts.bandwidth(costliest, job, memory),
+        "heatmap": charts.heatmap(lines),
+    }
+    drawn = []
+    shown = _worth_drawing(report.timelines)
+    for place, one in enumerate(shown):
+        spec, left_out = charts.timeline(one, limits.segments)
+        if spec is not None:
+            found[f"timeline-{place}"] = spec
+            drawn.append(_drawn_step(f"timeline-{place}", one, left_out))
+    more = len(report.timelines) - len(shown)
+    note = f"{units.plural(more, 'more step')} in the JSON report and in the Perfetto file." if more > 0 else ""
+    return {name: spec for name, spec in found.items() if spec is not None}, drawn, note
+
+
+def _worth_drawing(timelines: list[StepTimeline]) -> list[StepTimeline]:
+    """A typical step, and the slowest of all."""
+    typical = [one for one in timelines if one.why != "slowest"][:1]
+    slowest = sorted((one for one in timelines if one.why == "slowest"), key=lambda one: -one.dur_ns)[:1]
+    return typical + slowest
+
+
+def _drawn_step(place: str, one: StepTimeline, left_out: int) -> DrawnStep:
+    device = "" if one.device is None else f", device {one.device}"
+    title = f"{brief(one.why).capitalize()} step: step {one.step} of rank {one.rank}{device}, {units.time(one.dur_ns)}"
+    caption = "Top row: what each instant is charged to. Below: what ran. Drag to move, Ctrl + wheel to zoom, double-click for the whole step."
+    if left_out:
+        caption += f" The {units.plural(left_out, 'shortest piece')} left out: too many to tell apart."
+    return DrawnStep(place, title, caption, sections.legend(one.leaves))

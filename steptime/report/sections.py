@@ -1,0 +1,397 @@
+"""What each section of the HTML report says, as plain data for the template: every text printable and of bounded length.
+
+Nothing here is markup: the template escapes all of it. A section that has nothing to show says why instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from steptime.model import LEAVES, SLICES, Evidence, Finding, LeafTotal, OpRoof, Report, SliceTotal
+from steptime.report import groups, units, words
+from steptime.report.charts import KIND_LEAVES, attained
+from steptime.report.colours import leaf_colour, part_colour
+from steptime.report.ledger import PRODUCTIVE, Row, ledger
+from steptime.report.names import brief, shorten_all
+
+#: The four signatures of a timeline, in the order in which the walkthrough asks for them.
+SIGNATURES = {
+    "host": ("Gaps between kernels", "The device waits for the host: the data loader, launches, synchronisation."),
+    "exposed_comm": ("Communication that nothing hides", "Collectives that run while nothing computes."),
+    "pipeline_bubble": ("Bubbles", "Pipeline stages that wait for other stages."),
+    "stragglers": ("One rank later than the others", "Waits in collectives for a late rank."),
+    "unexplained": ("What nothing explains", "Idle time for which these traces prove no cause."),
+}
+_NAME_WIDTH = 150
+_TEXT_WIDTH = 700
+_EVIDENCE = 6
+_CAUSES_OF_PART = 6
+_DEFINED = {PRODUCTIVE, *(part.id for part in SLICES), *(leaf.key for leaf in LEAVES)}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table for the page: the last column takes the rest of the width; `numbers` columns from the left are numbers.
+
+    A cell of the columns named in `codes` is a name from the program and is set as code.
+    """
+
+    head: list[str]
+    rows: list[list[str]]
+    numbers: int = 0
+    codes: frozenset[int] = frozenset()
+    #: How many rows are left out.
+    more: int = 0
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """A row of the fall as the page shows it."""
+
+    title: str
+    kind: str
+    cells: list[str]
+    colour: str
+    anchor: str | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the step: how large it is, why that is not known, its leaves and its causes."""
+
+    id: str
+    title: str
+    meaning: str
+    said: str
+    why: str
+    colour: str
+    anchor: str | None
+    head: list[str] = field(default_factory=list)
+    leaves: list[LedgerRow] = field(default_factory=list)
+    causes: Table | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finding as the page shows it."""
+
+    title: str
+    id: str
+    part: str
+    colour: str
+    chips: list[tuple[str, str]]
+    evidence: list[tuple[str, str]]
+    more: int
+    advice: str
+
+
+def anchor(key: str) -> str | None:
+    """Where a leaf or a slice is defined on the page; None where this version doesn't know it."""
+    return "def-" + key.replace("/", "-") if key in _DEFINED else None
+
+
+def ledger_head(report: Report) -> list[str]:
+    """The heads of the columns that `LedgerRow.cells` fill."""
+    scale = units.scale_for(words.per_step_ns(report.job.total_ns, report))
+    what = "window" if words.is_one_window(report) else "step"
+    head = ["points", f"{scale.unit}/{what}"]
+    head += ["can gain"] * _gains(report) + ["MFU if removed"] * _removals(report)
+    return head
+
+
+def ledger_rows(report: Report) -> list[LedgerRow]:
+    """The fall row by row, each slice followed by its leaves."""
+    if report.job.rank_steps <= 0 or report.job.total_ns <= 0:
+        return []
+    return [_ledger_row(row, report) for row in ledger(report.job)]
+
+
+def total_cells(report: Report) -> list[str]:
+    """The last row of the ledger."""
+    mean_ns = words.per_step_ns(report.job.total_ns, report)
+    blank = [""] * (_gains(report) + _removals(report))
+    return ["100.0", units.scaled(mean_ns, units.scale_for(mean_ns)), *blank]
+
+
+def _gains(report: Report) -> bool:
+    return any(one.recoverable_ns is not None for one in _totals(report).values())
+
+
+def _removals(report: Report) -> bool:
+    return any(one.mfu_if_removed is not None for one in _totals(report).values())
+
+
+def _totals(report: Report) -> dict[str, SliceTotal | LeafTotal]:
+    found: dict[str, SliceTotal | LeafTotal] = {}
+    for part in report.job.slices:
+        found[part.id] = part
+        found.update({f"{part.id}/{leaf.id}": leaf for leaf in part.leaves})
+    return found
+
+
+def _ledger_row(row: Row, report: Report) -> LedgerRow:
+    mean_ns = words.per_step_ns(report.job.total_ns, report)
+    scale = units.scale_for(mean_ns)
+    cells = [row.points, "?" if row.ns is None else units.scaled(words.per_step_ns(row.ns, report), scale)]
+    if _gains(report):
+        gain = row.recoverable_ns
+        cells.append("" if gain is None else units.scaled(words.per_step_ns(gain, report), scale))
+    if _removals(report):
+        total = _totals(report).get(row.key)
+        removed = None if total is None else total.mfu_if_removed
+        cells.append("" if removed is None else units.share(removed))
+    note = f"can't tell: {row.why}" if row.ns is None else row.detail or ""
+    colour = leaf_colour(row.key) if row.is_leaf else part_colour(row.key)
+    return LedgerRow(row.title, "leaf" if row.is_leaf else "slice", cells, colour, anchor(row.key), note)
+
+
+def facts(report: Report) -> list[tuple[str, str, str]]:
+    """The figures at the head of the page: value, what it is, and where that is defined."""
+    job = report.job
+    if job.rank_steps <= 0:
+        return []
+    shown = [("can't tell" if job.mfu is None else units.share(job.mfu), "MFU", "def-mfu")]
+    if job.hfu is not None:
+        shown.append((units.share(job.hfu), "HFU, recomputed FLOPs included", "def-hfu"))
+    one = words.is_one_window(report)
+    step = words.per_step_ns(job.total_ns, report) if one else job.step_time_ns.median
+    shown.append((units.time(step), "the whole recording" if one else "median step", "def-step"))
+    ranks = units.count(job.ranks_analyzed)
+    world = f" of {units.count(job.world_size)}" if job.world_size not in (None, job.ranks_analyzed) else ""
+    shown.append((ranks + world, "rank" if job.ranks_analyzed == 1 and not world else "ranks", "def-points"))
+    if not one:
+        shown.append((units.count(len(job.steps)), "step counted" if len(job.steps) == 1 else "steps counted", "def-step"))
+    return shown
+
+
+def number(report: Report) -> list[tuple[str, str]]:
+    """What MFU stands on: peak, FLOPs and conventions, or what is missing."""
+    job = report.job
+    shown = [(brief(f"peak, {dtype}", 60), units.rate(peak)) for dtype, peak in (job.peak_flops or {}).items()]
+    if job.reference_dtype:
+        shown.append(("reference dtype", brief(job.reference_dtype)))
+    if job.flops_source:
+        shown.append(("FLOPs from", brief(job.flops_source, 200)))
+    if job.flops_coverage is not None:
+        shown.append(("share of matrix and attention time with known FLOPs", units.share(job.flops_coverage)))
+    if job.model_flops_per_step is not None:
+        shown.append(("model FLOPs a step, all ranks", f"{job.model_flops_per_step:.4g}"))
+    if job.above_peak_ns:
+        above = units.time(words.per_step_ns(job.above_peak_ns, report))
+        shown.append(("faster than the peak allows", f"{above}{words.a_step(report)}"))
+    shown += [(f"MFU as {brief(name)} counts", units.share(value)) for name, value in (job.mfu_by or {}).items()]
+    return shown
+
+
+def part(report: Report, part_id: str) -> Part:
+    """One slice with its leaves and costliest causes."""
+    title, meaning = SIGNATURES.get(part_id, (part_id, ""))
+    if not meaning:
+        title, meaning = next(((one.title, one.meaning) for one in SLICES if one.id == part_id), (title, ""))
+    usable = report.job.rank_steps > 0 and report.job.total_ns > 0
+    rows = [row for row in ledger(report.job) if row.key.partition("/")[0] == part_id] if usable else []
+    head = next((row for row in rows if not row.is_leaf), None)
+    why = ""
+    if head is None:
+        said, why = "can't tell", "this report has no such part"
+    elif head.ns is None:
+        said, why = "can't tell", head.why or ""
+    elif head.ns == 0:
+        said = "none"
+    else:
+        said = f"{head.points} points, {units.time(words.per_step_ns(head.ns, report))}{words.a_step(report)}"
+    leaves = [_ledger_row(row, report) for row in rows if row.is_leaf]
+    causes = causes_table(report, part_id, _CAUSES_OF_PART)
+    where = anchor(part_id)
+    return Part(part_id, title, meaning, said, why, part_colour(part_id), where, ledger_head(report), leaves, causes)
+
+
+def causes_table(report: Report, part_id: str, most: int) -> Table | None:
+    """The costliest causes of one part."""
+    mine = sorted((one for one in report.causes if one.leaf.partition("/")[0] == part_id), key=lambda one: -one.ns)
+    shown = mine[:most]
+    if not shown:
+        return None
+    scale = units.scale_for(words.per_step_ns(report.job.total_ns, report))
+    names = shorten_all((one.what for one in shown), _NAME_WIDTH)
+    places = shorten_all((one.where for one in shown if one.where), _NAME_WIDTH)
+    rows = [
+        [
+            units.points(one.share),
+            units.scaled(words.per_step_ns(one.ns, report), scale),
+            names[one.what],
+            places[one.where] if one.where else "",
+            words.evidence(one, report),
+        ]
+        for one in shown
+    ]
+    what = "window" if words.is_one_window(report) else "step"
+    head = ["points", f"{scale.unit}/{what}", "cause", "at", "seen"]
+    return Table(head, rows, numbers=2, codes=frozenset({2, 3}), more=len(mine) - len(shown))
+
+
+def collectives_table(report: Report, most: int) -> Table | None:
+    """Collectives by kind and group."""
+    everyone = sorted(report.collectives, key=lambda one: (-one.exposed_ns, -one.dur_ns))
+    if not everyone:
+        return None
+    rows = [
+        [
+            units.time(words.per_step_ns(one.exposed_ns, report)),
+            units.time(words.per_step_ns(one.dur_ns, report)),
+            units.count(one.count),
+            brief(one.kind),
+            brief(one.group) if one.group else "not recorded",
+        ]
+        for one in everyone[:most]
+    ]
+    a_step = words.a_step(report)
+    head = [f"exposed{a_step}", f"running{a_step}", "calls", "collective", "group"]
+    return Table(head, rows, numbers=3, more=max(len(everyone) - most, 0))
+
+
+def stragglers_table(report: Report, most: int) -> Table | None:
+    """What the report says of late ranks, as it says it."""
+    if not report.stragglers:
+        return None
+    keys = list(dict.fromkeys(key for one in report.stragglers for key in one))[:8]
+    rows = [[brief(one[key], 200) if key in one else "" for key in keys] for one in report.stragglers[:most]]
+    return Table([brief(key.replace("_", " "), 40) for key in keys], rows, more=max(len(report.stragglers) - most, 0))
+
+
+def calls_table(report: Report, most: int) -> Table | None:
+    """The costliest calls against the roofline."""
+    ops = sorted(report.roofline, key=lambda op: -op.owned_ns)
+    if not ops:
+        return None
+    shown = ops[:most]
+    names = shorten_all((op.op for op in shown), 70)
+    shapes = shorten_all((op.shapes for op in shown), 110)
+    rows = [
+        [
+            units.time(words.per_step_ns(op.owned_ns, report)),
+            "?" if op.headroom_ns is None else units.time(words.per_step_ns(op.headroom_ns, report)),
+            "?" if op.peak_share is None else units.share(op.peak_share),
+            units.count(op.count),
+            names[op.op],
+            shapes[op.shapes],
+            _kind(op),
+            attained(op),
+            _bound(op),
+            ", ".join(shorten_all(op.checks, 60).values()),
+        ]
+        for op in shown
+    ]
+    a_step = words.a_step(report)
+    head = [f"time{a_step}", "can gain", "of peak", "calls"]
+    head += ["operation", "shapes", "kind", "attained", "bound by", "checks"]
+    return Table(head, rows, numbers=4, codes=frozenset({4, 5}), more=len(ops) - len(shown))
+
+
+def _kind(op: OpRoof) -> str:
+    return ", ".join([brief(op.dtype or "dtype unknown"), brief(op.direction)] + ["run again"] * op.recomputed)
+
+
+def _bound(op: OpRoof) -> str:
+    text = brief(op.bound) if op.bound else "can't tell"
+    return f"{text} (bytes fit in L2)" if op.cache_resident else text
+
+
+def kernels_table(report: Report, most: int) -> Table | None:
+    """The costliest kernels by name."""
+    ordered = sorted(report.kernels, key=lambda one: -one.owned_ns)
+    if not ordered:
+        return None
+    shown = ordered[:most]
+    names = shorten_all((one.name for one in shown), _NAME_WIDTH)
+    rows = [
+        [
+            units.time(words.per_step_ns(one.owned_ns, report)),
+            units.time(words.per_step_ns(one.dur_ns, report)),
+            units.count(one.count),
+            names[one.name],
+            brief(one.leaf),
+        ]
+        for one in shown
+    ]
+    a_step = words.a_step(report)
+    head = [f"owned{a_step}", f"running{a_step}", "launches", "kernel", "leaf"]
+    return Table(head, rows, numbers=3, codes=frozenset({3}), more=len(ordered) - len(shown))
+
+
+def kinds(ops: Sequence[OpRoof]) -> list[tuple[str, str]]:
+    """The legend of the roofline: kind and colour."""
+    present = {op.kind for op in ops}
+    return [(kind, leaf_colour(leaf)) for kind, leaf in KIND_LEAVES.items() if kind in present]
+
+
+def findings(report: Report, most: int) -> list[Found]:
+    """Findings in the report's order."""
+    titles = {part.id: part.title for part in SLICES}
+    return [
+        Found(
+            title=brief(one.title, 300),
+            id=brief(one.id),
+            part=titles.get(one.slice) or brief(one.slice),
+            colour=part_colour(one.slice),
+            chips=_chips(one, report),
+            evidence=[(brief(piece.text, 400), _place(piece)) for piece in one.evidence[:_EVIDENCE]],
+            more=max(len(one.evidence) - _EVIDENCE, 0),
+            advice=brief(one.advice, _TEXT_WIDTH),
+        )
+        for one in report.findings[:most]
+    ]
+
+
+def _chips(one: Finding, report: Report) -> list[tuple[str, str]]:
+    cost = "can't tell"
+    if one.cost_ns is not None:
+        cost = f"{units.time(words.per_step_ns(one.cost_ns, report))}{words.a_step(report)}"
+    if one.share is not None:
+        cost += f", {units.points(one.share)} points"
+    chips = [("costs", cost)]
+    if one.mfu_if_fixed is not None:
+        chips.append(("MFU if fixed", f"{units.share(one.mfu_if_fixed)} ({brief(one.gain)})"))
+    if one.step_time_if_fixed_ns is not None:
+        chips.append(("step if fixed", f"{units.time(one.step_time_if_fixed_ns)} ({brief(one.gain)})"))
+    return [*chips, ("confidence", brief(one.confidence))]
+
+
+def _place(piece: Evidence) -> str:
+    """Where to look in a trace viewer."""
+    said = [f"rank {piece.rank}"] if piece.rank is not None else []
+    said += [f"step {piece.step}"] if piece.step is not None else []
+    said += [f"at {microseconds(piece.start_ns)} µs"] if piece.start_ns is not None else []
+    said += [f"for {units.time(piece.dur_ns)}"] if piece.dur_ns is not None else []
+    said += [brief(piece.event, _NAME_WIDTH)] if piece.event is not None else []
+    return ", ".join(said)
+
+
+def microseconds(ns: int) -> str:
+    """Nanoseconds as a trace writes them: microseconds with three decimals, exactly."""
+    whole, rest = divmod(abs(ns), 1000)
+    return f"{'-' if ns < 0 else ''}{whole}.{rest:03d}"
+
+
+def checklist(report: Report, most: int) -> list[tuple[str, str, str, str]]:
+    """Status, its class on the page, the check, and why."""
+    classes = {"pass": "pass", "fail": "fail"}
+    return [
+        (brief(one.status), classes.get(one.status, "unsure"), brief(one.item, 200), brief(one.why, _TEXT_WIDTH))
+        for one in report.checklist[:most]
+    ]
+
+
+def legend(keys: Iterable[str]) -> list[tuple[str, str]]:
+    """Leaves and their colours, each once, in the order of the report."""
+    order = {leaf.key: place for place, leaf in enumerate(LEAVES)}
+    present = sorted(set(keys), key=lambda key: (order.get(key, len(order)), key))
+    return [(brief(key), leaf_colour(key)) for key in present]
+
+
+def other_warnings(report: Report, most: int) -> tuple[list[str], int]:
+    """Warnings that stand nowhere else on the page, and how many are left out."""
+    everything = groups.warnings(report, words.mfu_warning(report))
+    return everything[:most], max(len(everything) - most, 0)

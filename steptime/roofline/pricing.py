@@ -1,0 +1,136 @@
+"""Prices for the timeline: which GPU it is, what peak counts, and what each call costs at it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from steptime.roofline.flops import OpCost, cost, parse_signature
+from steptime.roofline.hardware import (
+    DTYPES,
+    Gpu,
+    Match,
+    canonical_dtype,
+    find_gpu,
+    gpu_named,
+    load_table,
+    parse_peaks,
+    reference_dtype,
+    with_peaks,
+)
+from steptime.timeline.pricing import OpText, Price
+from steptime.trace.events import DeviceProperties
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The roof of one device: the GPU with the user's peaks in place, the reference dtype and its peak.
+
+    peak: FLOP/s of the reference dtype, None if unknown, with `why` saying what is missing and the flag that fixes it.
+    """
+
+    gpu: Gpu | None
+    dtype: str
+    peak: float | None
+    source: str
+    why: str
+    notes: tuple[str, ...] = ()
+
+    def peak_of(self, dtype: str | None) -> float | None:
+        """Dense peak of a dtype in FLOP/s, None if unknown."""
+        if self.gpu is None or dtype is None or dtype not in DTYPES:
+            return None
+        return self.gpu.peak(dtype).flops
+
+    @property
+    def peaks(self) -> dict[str, float]:
+        """All usable peaks by dtype."""
+        found = {dtype: self.peak_of(dtype) for dtype in DTYPES}
+        return {dtype: flops for dtype, flops in found.items() if flops is not None}
+
+
+@dataclass(frozen=True)
+class RooflinePricing:
+    """What the user said about the hardware: row name, peaks (``989.4e12:bf16``), reference dtype, own table file."""
+
+    gpu: str | None = None
+    peaks: tuple[str, ...] = ()
+    dtype: str | None = None
+    gpu_table: str | None = None
+
+    def check(self) -> None:
+        """Refuse wrong options before any file is read.
+
+        Raises:
+            UsageError: an unknown GPU or dtype, a malformed peak or table.
+        """
+        parse_peaks(self.peaks)
+        if self.gpu is not None:
+            gpu_named(self.gpu, self._table)
+        if self.dtype is not None:
+            canonical_dtype(self.dtype)
+
+    @cached_property
+    def _table(self) -> tuple[Gpu, ...]:
+        own = load_table(self.gpu_table) if self.gpu_table is not None else ()
+        return (*own, *load_table())
+
+    def roof(self, device: DeviceProperties | None) -> Roof:
+        """The roof of a device as a trace describes it (None: not at all)."""
+        compute = (device.compute_major, device.compute_minor) if device is not None else None
+        compute = compute if compute and any(compute) else None
+        if self.gpu is not None:
+            match = Match(gpu_named(self.gpu, self._table))
+        elif device is None:
+            match = Match(None, "the trace does not describe its GPU: give --gpu NAME or --peak 989.4e12:bf16")
+        else:
+            match = find_gpu(device.name, device.memory_bytes, device.multiprocessors, compute, self._table)
+        peaks = parse_peaks(self.peaks)
+        gpu = with_peaks(match.gpu, peaks, device.name if device is not None else "") if peaks else match.gpu
+        dtype = reference_dtype(gpu, compute, self.dtype)
+        if gpu is None:
+            return Roof(None, dtype, None, "", match.reason, match.notes)
+        peak = gpu.peak(dtype)
+        return Roof(gpu, dtype, peak.flops, peak.source, peak.why_not, match.notes)
+
+    def prices(
+        self, device: DeviceProperties | None, calls: Sequence[OpText], kernels: Sequence[Sequence[str]]
+    ) -> list[Price | None]:
+        """Price each distinct call (see `timeline.pricing.Pricing`)."""
+        roof = self.roof(device)
+        return [_price(roof, call, names) for call, names in zip(calls, kernels, strict=True)]
+
+
+def _price(roof: Roof, call: OpText, kernels: Sequence[str]) -> Price | None:
+    signature = parse_signature(call.op, call.shapes, call.types, call.concrete)
+    found = cost(signature, kernels) if signature is not None else None
+    if found is None:
+        return None
+    has_flops = found.kind != "memory"
+    ideal_ns, precision_ns = _times(roof, found) if has_flops else (0, 0)
+    return Price(
+        kind=found.kind,
+        direction=found.direction,
+        model_flops=found.model_flops if has_flops else None,
+        hardware_flops=found.hardware_flops if has_flops else None,
+        bytes=found.bytes,
+        dtype=found.dtype,
+        ideal_ns=ideal_ns,
+        precision_ns=precision_ns,
+        notes=found.notes,
+    )
+
+
+def _times(roof: Roof, found: OpCost) -> tuple[int, int]:
+    """Time of the useful work at the reference peak, and the surplus at the peak of a slower dtype (DESIGN 1.2).
+
+    A faster dtype uses its own peak. Where the dtype is not known the reference counts.
+    """
+    if roof.peak is None or found.model_flops is None:
+        return 0, 0
+    own = roof.peak_of(found.dtype)
+    if own is not None and own >= roof.peak:
+        return int(1e9 * found.model_flops / own), 0
+    ideal = int(1e9 * found.model_flops / roof.peak)
+    return ideal, int(1e9 * found.model_flops / own) - ideal if own is not None else 0
