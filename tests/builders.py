@@ -99,7 +99,7 @@ class TraceBuilder:
     world_size: int = 1
     dialect: Literal["current", "integer", "legacy"] = "current"
     devices: int = 1
-    device_name: str = "NVIDIA H100 80GB HBM3"
+    device_name: str = "Built GPU"
     backend: str = "nccl"
     distributed_info: bool = True
     bare_array: bool = False

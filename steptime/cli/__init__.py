@@ -34,6 +34,7 @@ class Command(NamedTuple):
 COMMANDS: tuple[Command, ...] = (
     Command("analyze", "steptime.cli.analyze", "Say where the step time of a training job went."),
     Command("show", "steptime.cli.show", "Show a saved report again, or convert it."),
+    Command("rules", "steptime.cli.rules", "List the rules behind the findings."),
     Command("crosscheck", "steptime.cli.crosscheck", "Compare the figures of a trace with HTA's."),
 )
 

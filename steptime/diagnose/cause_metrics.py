@@ -17,10 +17,15 @@ ASKS_FOR_VALUE = (
     r"aten::(?:item|_local_scalar_dense|is_nonzero|nonzero|_?unique\w*|masked_select|equal|allclose)"
     r"|built-in method (?:item|tolist|__bool__|nonzero|cpu) of (?:Tensor|Parameter)"
 )
-DEVICE_SYNC = r"^(?:cuda|hip|cu)(?:Device|Ctx|Context)Synchronize|_cuda_synchronize|torch/cuda/__init__\.py\(\d+\): sync"
+DEVICE_SYNC = (
+    r"^(?:cuda|hip|cu)(?:Device|Ctx|Context)Synchronize|_cuda_synchronize|torch/cuda/__init__\.py\(\d+\): sync"
+)
 #: Copies that block the host: the call itself, or a stream sync that a copy op asked for.
 BLOCKING_COPY = r"^(?:cuda|hip|cu)Memcpy|^aten::(?:copy_|_to_copy|to)$"
 FIRST_USE = r"^first use of the kernel$|Lazy Function Loading|Module(?:Load|Loading)|GetFunction|LibraryLoad"
+
+#: Runtime and driver calls that answer or set up something; the first one of a process creates its context.
+DRIVER_CALL = r"^(?:cuda|hip|cu)(?:Device|Get|Set|Stream|Event|Func|Occupancy|Ctx|Init|Driver|Pointer|Ipc|Host)\w*$"
 
 #: A launch costs a few microseconds of host time (kernel launch latency in CUDA's own guides: 2 to 10 us): a kernel
 #: that is shorter can't hide the next launch.
@@ -31,7 +36,9 @@ SMALL_COLLECTIVE_NS = 60_000
 _ELEMENTWISE = r"at::native::(?:\(anonymous namespace\)::)?(?:vectorized_|unrolled_|legacy_)?elementwise_kernel"
 _TRANSPOSE = r"nchwToNhwc|nhwcToNchw|batched_transpose|transpose_readWrite|tensorTransform|SubTensorOpWithCastTensor"
 #: Matrix kernels on the FP32 units: cuBLAS and cuDNN call them sgemm and scudnn, CUTLASS simt_sgemm.
-_FP32_UNITS = r"(?:volta|ampere|maxwell|turing|hopper)_(?:sgemm|scudnn)|simt_sgemm|implicit_convolve_sgemm|_engine<float,"
+_FP32_UNITS = (
+    r"(?:volta|ampere|maxwell|turing|hopper)_(?:sgemm|scudnn)|simt_sgemm|implicit_convolve_sgemm|_engine<float,"
+)
 _SOFTMAX = r"(?i)softmax"
 _LOG_SOFTMAX = r"(?i)log_?softmax"
 _FUSED_OPTIMIZER = r"(?i)multi_tensor|fused|foreach|triton"
@@ -62,7 +69,7 @@ def _kernels(reading: Reading, pattern: str, leaves: tuple[str, ...], unlike: st
     wanted, unwanted = re.compile(pattern), re.compile(unlike) if unlike is not None else None
     return reading.share(
         [
-            Part(kernel.leaf, kernel.owned_ns, (f"kernel:{kernel.name}",))
+            Part(kernel.leaf, kernel.owned_ns, (f"kernel:{kernel.leaf}:{kernel.name}",))
             for kernel in reading.report.kernels
             if kernel.leaf in leaves and wanted.search(kernel.name) and not (unwanted and unwanted.search(kernel.name))
         ]
@@ -78,6 +85,10 @@ def _transposes(reading: Reading) -> Value:
 
 
 def _fp32_units(reading: Reading) -> Value:
+    """None of it where the precision leaf has the loss as a figure."""
+    lost = reading.leaf_ns("kernels/precision")
+    if isinstance(lost, int) and lost > 0:
+        return reading.share([])
     return _kernels(reading, _FP32_UNITS, ("kernels/matmul",))
 
 
@@ -201,8 +212,12 @@ def _counted(metric: str, leaf: str, pattern: str, meaning: str) -> Metric:
 
 
 CAUSE_METRICS: tuple[Metric, ...] = (
-    _named("host.in_process_loader_share", "host/data_loader", "_SingleProcessDataLoaderIter|_utils/fetch", "Waits for "
-           "a loader that works in the training process (num_workers=0)."),
+    _named(
+        "host.in_process_loader_share",
+        "host/data_loader",
+        "_SingleProcessDataLoaderIter|_utils/fetch",
+        "Waits for a loader that works in the training process (num_workers=0).",
+    ),
     _counted("host.syncs_per_step", "host/sync", "", "Waits for the device that cost it time, a rank and step."),
     _named("host.value_sync_share", "host/sync", ASKS_FOR_VALUE, "Sync time asked for by ops that fetch a value."),
     _named("host.device_sync_share", "host/sync", DEVICE_SYNC, "Sync time of waits for the whole device."),
@@ -211,6 +226,7 @@ CAUSE_METRICS: tuple[Metric, ...] = (
     _counted("host.allocator_calls_per_step", "host/allocator", "", "Allocator calls that cost the device time."),
     _named("host.first_use_share", "host/compile", FIRST_USE, "First uses of kernels: lazy loading and autotuning."),
     Metric("host.recompile_share", "share", "Compiling beyond first uses of kernels.", _recompiles),
+    _named("host.driver_call_share", "host/launch_bound", DRIVER_CALL, "Driver calls that launch nothing."),
     _named("host.optimizer_launch_share", "host/launch_bound", r"Optimizer\.step#", "Launching the optimizer's ops."),
     Metric("host.inflation_share", "step share", "What profiling may have added to launch-bound, at most.", _inflation),
     Metric("host.pace_share", "share", "Launch-bound and Python time: what profiling inflates.", _host_pace),

@@ -7,6 +7,7 @@ hold (a byte inventory, failures) says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from steptime.diagnose.reading import Reading, Value
 from steptime.diagnose.say import number_text, share_text, time_text
@@ -24,54 +25,64 @@ SMALL = 0.05
 UNCLEAR = 0.2
 #: Reserved over allocated memory above which fragmentation is likely.
 RESERVED_RATIO = 1.3
-#: A kernel shorter than this is about as long as its launch.
-SHORT_KERNEL_NS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """The report and its metrics, as the ten judges see them."""
+
+    reading: Reading
+    values: Values
+
+    def known(self, *names: str) -> tuple[list[float], str]:
+        """The numbers, or none and the reason why the first unknown one is."""
+        found = []
+        for name in names:
+            number = self.values[name].number
+            if number is None:
+                return [], self.values[name].why
+            found.append(number)
+        return found, ""
+
+    @property
+    def inflated(self) -> bool:
+        """Whether stacks slowed the host and nothing corrects for it."""
+        return bool(self.values["quality.stacks"].number) and not self.reading.leaves.get("host/profiler_overhead")
 
 
 def checklist(reading: Reading, values: Values) -> list[ChecklistItem]:
     """All ten items, in order."""
     items = []
     for text, judge in ITEMS:
-        status, why = judge(reading, values)
+        status, why = judge(_Case(reading, values))
         items.append(ChecklistItem(item=text, status=status, why=why))
     return items
 
 
-def _known(values: Values, *names: str) -> tuple[list[float], str]:
-    """The numbers, or the reason why the first unknown one is."""
-    found = []
-    for name in names:
-        number = values[name].number
-        if number is None:
-            return [], values[name].why
-        found.append(number)
-    return found, ""
-
-
-def _fit(reading: Reading, values: Values) -> Verdict:
-    numbers, _ = _known(values, "allocator.reserved_bytes")
+def _fit(case: _Case) -> Verdict:
+    numbers, _ = case.known("allocator.reserved_bytes")
     held = f"; the allocator held {number_text(numbers[0], 'bytes')}" if numbers else ""
     return CANNOT_TELL, f"a trace does not hold the byte inventory of parameters, states and activations{held}"
 
 
-def _mfu(reading: Reading, values: Values) -> Verdict:
-    numbers, why = _known(values, "job.mfu")
+def _mfu(case: _Case) -> Verdict:
+    numbers, why = case.known("job.mfu")
     if not numbers:
         return CANNOT_TELL, why
     mfu = numbers[0]
-    recompute = values["share.recompute"].number
-    hfu = f", HFU {share_text(reading.job.hfu)}" if reading.job.hfu is not None else ""
+    recompute = case.values["share.recompute"].number
+    hfu = f", HFU {share_text(case.reading.job.hfu)}" if case.reading.job.hfu is not None else ""
     again = f"recompute takes {share_text(recompute)}" if recompute is not None else "recompute is not visible"
     text = f"MFU {share_text(mfu)}, recompute not counted{hfu}; {again}; a healthy frontier run has 38 to 43 %"
     return (PASS if mfu >= HEALTHY_MFU else FAIL), text
 
 
-def _roofline(reading: Reading, values: Values) -> Verdict:
-    numbers, why = _known(values, "roof.known", "roof.headroom_share")
+def _roofline(case: _Case) -> Verdict:
+    numbers, why = case.known("roof.known", "roof.headroom_share")
     if not numbers:
         return CANNOT_TELL, why
     known, headroom = numbers
-    top = values["roof.top_peak_share"].number
+    top = case.values["roof.top_peak_share"].number
     text = f"kernels spend {share_text(headroom)} of the step above their roof, which is known for {share_text(known)}"
     text += f" of kernel time; the costliest op attains {share_text(top)} of peak" if top is not None else ""
     if known < 0.5 and headroom < SMALL:
@@ -79,64 +90,70 @@ def _roofline(reading: Reading, values: Values) -> Verdict:
     return (PASS if headroom < SMALL else FAIL), text
 
 
-def _clock(reading: Reading, values: Values) -> Verdict:
-    numbers, why = _known(values, "share.kernels", "share.exposed_comm", "share.host", "share.unexplained")
+def _clock(case: _Case) -> Verdict:
+    numbers, why = case.known("share.kernels", "share.exposed_comm", "share.host", "share.unexplained")
     if not numbers:
         return CANNOT_TELL, why
     kernels, comm, host, unclear = numbers
     text = f"host {share_text(host)}, exposed communication {share_text(comm)}, kernels {share_text(kernels)}"
     if unclear >= UNCLEAR:
         return CANNOT_TELL, f"{share_text(unclear)} of the step has no evidence for a cause; {text}"
-    pace = values["host.pace_share"].number or 0.0
-    if _inflated(reading, values) and pace >= SMALL and host - pace < SMALL and comm < SMALL:
-        return CANNOT_TELL, f"stacks slow the host, so its {share_text(pace)} of launching may be the profiler's; {text}"
+    pace = case.values["host.pace_share"].number or 0.0
+    if case.inflated and pace >= SMALL and host - pace < SMALL and comm < SMALL:
+        return (
+            CANNOT_TELL,
+            f"stacks slow the host, so its {share_text(pace)} of launching may be the profiler's; {text}",
+        )
     largest = max(("host", host), ("exposed communication", comm), key=lambda pair: pair[1])
     if largest[1] >= SMALL:
         return FAIL, f"{largest[0]} is the clock to fix; {text}"
     return PASS, f"the device is busy computing; {text}"
 
 
-def _overlap(reading: Reading, values: Values) -> Verdict:
-    numbers, why = _known(values, "share.exposed_comm")
+def _overlap(case: _Case) -> Verdict:
+    numbers, why = case.known("share.exposed_comm")
     if not numbers:
         return CANNOT_TELL, why
-    exposed, hidden = numbers[0], values["comm.overlap"].number
+    exposed, hidden = numbers[0], case.values["comm.overlap"].number
     if hidden is None:
-        if reading.job.world_size == 1:
+        if case.reading.job.world_size == 1:
             return PASS, "the job has one rank and communicates with nobody"
-        return CANNOT_TELL, values["comm.overlap"].why
-    text = f"exposed communication takes {share_text(exposed)} of the step; compute hides {share_text(hidden)} of it all"
+        return CANNOT_TELL, case.values["comm.overlap"].why
+    text = (
+        f"exposed communication takes {share_text(exposed)} of the step; compute hides {share_text(hidden)} of it all"
+    )
     return (PASS if exposed < SMALL else FAIL), text
 
 
-def _precision(reading: Reading, values: Values) -> Verdict:
-    numbers, why = _known(values, "share.kernels.precision")
+def _precision(case: _Case) -> Verdict:
+    numbers, why = case.known("share.kernels.precision")
     if not numbers:
         return CANNOT_TELL, why
-    lost, dtype = numbers[0], reading.job.reference_dtype or "the reference dtype"
+    lost, dtype = numbers[0], case.reading.job.reference_dtype or "the reference dtype"
     text = f"ops slower than {dtype} lose {share_text(lost)} of the step; a control run is not in a trace"
     return (PASS if lost < 0.01 else FAIL), text
 
 
-def _failures(reading: Reading, values: Values) -> Verdict:
-    count = values["steps.checkpoints"].number
+def _failures(case: _Case) -> Verdict:
+    count = case.values["steps.checkpoints"].number
     seen = f"; {count:.0f} recorded steps hold a checkpoint" if count else "; no checkpoint was recorded"
     return CANNOT_TELL, f"a trace of seconds holds no failure rate and no checkpoint interval{seen}"
 
 
-def _norms(reading: Reading, values: Values) -> Verdict:
-    numbers, why = _known(values, "norms.per_step")
+def _norms(case: _Case) -> Verdict:
+    numbers, why = case.known("norms.per_step")
     if not numbers:
         return CANNOT_TELL, why
     if numbers[0] > 0:
-        return PASS, f"a gradient norm is computed {number_text(numbers[0], 'count')} times a step; whether it is watched is not in a trace"
+        often = f"a gradient norm is computed {number_text(numbers[0], 'count')} times a step"
+        return PASS, f"{often}; whether somebody looks at it is not in a trace"
     return FAIL, "no gradient norm is computed in the counted steps"
 
 
-def _allocator(reading: Reading, values: Values) -> Verdict:
-    idle = values["share.host.allocator"].number
+def _allocator(case: _Case) -> Verdict:
+    idle = case.values["share.host.allocator"].number
     calls = f"allocator calls cost {share_text(idle)} of the step" if idle is not None else "allocator calls not known"
-    numbers, why = _known(values, "allocator.reserved_ratio")
+    numbers, why = case.known("allocator.reserved_ratio")
     if numbers:
         text = f"the allocator held {number_text(numbers[0], 'ratio')} times what tensors used; {calls}"
         return (FAIL if numbers[0] >= RESERVED_RATIO or (idle or 0) >= 0.01 else PASS), text
@@ -145,27 +162,26 @@ def _allocator(reading: Reading, values: Values) -> Verdict:
     return CANNOT_TELL, f"{why}; {calls}"
 
 
-def _small_batch(reading: Reading, values: Values) -> Verdict:
-    numbers, why = _known(values, "share.host.launch_bound")
+def _small_batch(case: _Case) -> Verdict:
+    numbers, why = case.known("share.host.launch_bound")
     if not numbers:
         return CANNOT_TELL, why
-    launch, length = numbers[0], values["kernels.mean_ns"].number
-    tokens = values["job.tokens_per_step"].number
+    launch, length = numbers[0], case.values["kernels.mean_ns"].number
+    tokens = case.values["job.tokens_per_step"].number
     text = f"launching costs {share_text(launch)} of the step"
     text += f", the mean kernel takes {time_text(length)}" if length is not None else ""
     text += f", {tokens:,.0f} tokens a step" if tokens is not None else ""
     if launch < SMALL:
         return PASS, text
-    if _inflated(reading, values):
+    if case.inflated:
         return CANNOT_TELL, f"{text}, but stacks slow the host: measure a step without the profiler"
+    inflation = case.values["host.inflation_share"].number or 0.0
+    if launch - inflation < SMALL:
+        return CANNOT_TELL, f"{text}, of which up to {share_text(inflation)} may be the profiler's: measure without it"
     return FAIL, text
 
 
-def _inflated(reading: Reading, values: Values) -> bool:
-    return bool(values["quality.stacks"].number) and not reading.leaves.get("host/profiler_overhead")
-
-
-Judge = Callable[[Reading, Values], Verdict]
+Judge = Callable[[_Case], Verdict]
 #: The items as their source words them, and who judges each.
 ITEMS: tuple[tuple[str, Judge], ...] = (
     ("Fit before fast", _fit),

@@ -51,7 +51,8 @@ def _cause(reading: Reading, cause: Cause) -> Evidence:
     per_step = time_text(cause.ns / max(reading.rank_steps, 1))
     often = f", {plural(cause.count, 'time')} in {plural(cause.rank_steps, 'step')}" if cause.count else ""
     event = cause.what.removesuffix(_DRAINED)
-    named = cause.where if _NO_EVENT.match(event) else event
+    # What is called a collective here has the host's name in the trace.
+    named = cause.where if _NO_EVENT.match(event) or cause.leaf.startswith("exposed_comm/") else event
     text = f"{cause.what}{where}: {per_step} a step ({share_text(cause.share)}){often}"
     return _placed(reading, text, cause.leaf, named, cause.what)
 
@@ -78,7 +79,9 @@ def _collective(reading: Reading, one: Collective) -> Evidence:
     group = f" ({one.group})" if one.group else ""
     text = f"{one.kind}{group}: {plural(one.count, 'collective')}, {time_text(one.dur_ns / max(one.count, 1))} each"
     text += f", {time_text(one.exposed_ns / max(reading.rank_steps, 1))} a step exposed"
-    return _placed(reading, text, f"exposed_comm/{one.kind}", None, f"{one.kind}{group}")
+    leaf, what = f"exposed_comm/{one.kind}", f"{one.kind}{group}"
+    event = next((cause.where for _, cause in reading.causes(leaf) if cause.what == what), None)
+    return _placed(reading, text, leaf, event, what)
 
 
 def _slowest_step(reading: Reading) -> list[Evidence]:

@@ -26,6 +26,8 @@ _LEVELS = ("low", "medium", "high")
 #: How much of its promised gain a finding counts for in the ranking: a doubtful large gain stands below a sure one of
 #: more than half its size.
 _WEIGHT = {"high": 1.0, "medium": 0.75, "low": 0.5}
+#: What is left for a finding after others have claimed its time must be this part of the step.
+_WORTH_SAYING = 0.005
 #: Leaves that profiling with stacks stretches (DESIGN 1.4, rule 5).
 _INFLATED = ("host/launch_bound", "host/python")
 _NEEDS_ALL_RANKS = ("exposed_comm", "stragglers", "pipeline_bubble")
@@ -66,8 +68,8 @@ def _findings(rules: Sequence[Rule], reading: Reading, values: Mapping[str, Valu
         confidence, doubts, inflated = _confidence(rule, reading, values)
         parts = _parts(rule, values)
         got, holders = promises.claim(rule.id, parts)
-        if parts and not got:
-            # All of its time is promised by more specific findings, which say more.
+        if parts and got < min(_WORTH_SAYING * reading.total_ns, sum(part.ns for part in parts)):
+            # What more specific findings have left of it is not worth a finding.
             continue
         finding = _finding(rule, reading, values, got if parts else None, confidence)
         notes = [Evidence(text=doubt) for doubt in doubts]
@@ -118,7 +120,7 @@ def _shared(got: int, wanted: int, holders: list[str], reading: Reading) -> Evid
 def _confidence(rule: Rule, reading: Reading, values: Mapping[str, Value]) -> tuple[str, list[str], bool]:
     """How sure the finding is, why it is less sure than its rule, and whether profiling inflates what it rests on."""
     level = _LEVELS.index(rule.confidence)
-    if rule.cannot_tell:
+    if rule.cannot_tell or (rule.saves is None and rule.costs is None):
         return rule.confidence, [], False
     doubts = []
     leaves = {part.leaf for part in _parts(rule, values)}

@@ -1,6 +1,6 @@
 """A report as metrics read it: leaves, counted steps and causes by name, each number known or unknown with a reason.
 
-Nothing here judges. Zero means "measured, and there was none"; what the traces can't tell is a `Value` without a number.
+Nothing here judges. Zero means "measured, and there was none"; what the traces can't tell is a `Value` with no number.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from steptime.model import LEAVES, SLICES, Cause, LeafTotal, RankSteps, Report, 
 
 NO_STEPS = "no step was counted"
 #: The part of a leaf that the lists of causes or kernels may leave out and still be taken for whole: a fifth of the
-#: leaf, or half a percent of the step where the leaf is small.
+#: leaf, or a percent of the step where the leaf is small.
 _UNLISTED_OF_LEAF = 0.2
-_UNLISTED_OF_STEP = 0.005
+_UNLISTED_OF_STEP = 0.01
 
 #: Leaves that rest on an event which most recordings lack: none found is no proof that there was none.
 _NEEDS_EVENT = {
     "host/gc": "garbage collection leaves no event in a trace without stacks or the capture hook",
-    "host/checkpoint": "no checkpoint event lies in the counted steps; without stacks or the capture hook there is none",
+    "host/checkpoint": "no checkpoint event lies in the counted steps; only stacks or the capture hook leave one",
     "host/profiler_overhead": "the length of a step without the profiler is not given (--unprofiled-step-ms)",
 }
 

@@ -56,7 +56,7 @@ def has_check(row: OpRoof, check: str) -> bool:
 
 def part_of(at: int, row: OpRoof, ns: int) -> Part:
     """`ns` of one row. Where each call is one kernel, the time is that kernel's, too."""
-    items = (f"roof:{at}",) + ((f"kernel:{row.kernel}",) if row.kernels == row.count else ())
+    items = (f"roof:{at}",) + ((f"kernel:{leaf_of(row)}:{row.kernel}",) if row.kernels == row.count else ())
     return Part(leaf_of(row), ns, items)
 
 
@@ -103,7 +103,9 @@ def _misaligned_share(reading: Reading) -> Value:
     rows = reading.report.roofline
     usual: dict[str | None, float] = {}
     for dtype in {row.dtype for row in rows}:
-        aligned = [row for row in rows if row.kind in _MATMUL and row.dtype == dtype and not has_check(row, "misaligned")]
+        aligned = [
+            row for row in rows if row.kind in _MATMUL and row.dtype == dtype and not has_check(row, "misaligned")
+        ]
         typical = _mean_peak_share(aligned)
         if typical is not None:
             usual[dtype] = typical

@@ -1,4 +1,4 @@
-"""Metrics of time: shares of slices and leaves, what of them may come back, steps, ranks and the quality of the traces."""
+"""Metrics of time: shares of slices and leaves, what of them may come back; steps, ranks, quality of the traces."""
 
 from __future__ import annotations
 
@@ -168,11 +168,18 @@ TIME_METRICS: tuple[Metric, ...] = (
     *by_leaf(_recoverable),
     Metric("job.mfu", "fraction", "Useful FLOPs over the dense peak of the reference dtype.", _mfu),
     Metric("job.flops_coverage", "fraction", "Matmul, convolution and attention time with known FLOPs.", _coverage),
-    Metric("job.above_peak_share", "step share", "Useful work that did not fit into the time of its kernels.", _above_peak),
+    Metric(
+        "job.above_peak_share", "step share", "Useful work that did not fit into the time of its kernels.", _above_peak
+    ),
     Metric("ranks.analyzed", "count", "Ranks with a file.", lambda reading: Value(reading.job.ranks_analyzed)),
     Metric("ranks.missing", "count", "Ranks of the job without a file.", _missing_ranks),
     Metric("ranks.compute_ratio", "ratio", "Kernel time of the slowest rank over the median rank's.", _compute_ratio),
-    Metric("ranks.host_excess", "step share", "Host time of the rank that has most, beyond the median rank's.", _host_excess),
+    Metric(
+        "ranks.host_excess",
+        "step share",
+        "Host time of the rank that has most, beyond the median rank's.",
+        _host_excess,
+    ),
     Metric("steps.counted", "count", "(rank, step) pairs that are counted.", lambda reading: Value(reading.rank_steps)),
     Metric("steps.edge_only", "yes", "Every counted step is an edge step: its true start is not known.", _edge_only),
     Metric("steps.spread", "ratio", "90th over 10th percentile of the step time.", _spread),
@@ -182,7 +189,11 @@ TIME_METRICS: tuple[Metric, ...] = (
     Metric("steps.checkpoints", "count", "Recorded steps that hold a checkpoint.", _checkpoint_steps),
     Metric("quality.shapes", "fraction", "Files that hold shapes.", lambda reading: _files(reading, "shapes")),
     Metric("quality.stacks", "fraction", "Files that hold Python stacks.", lambda reading: _files(reading, "stacks")),
-    Metric("quality.lost_events", "count", "Launches without kernels, and events that had to be dropped.", _lost_events),
-    Metric("quality.no_host_ops_share", "share", "Idle time that no host event can explain: none recorded.", _no_host_ops),
+    Metric(
+        "quality.lost_events", "count", "Launches without kernels, and events that had to be dropped.", _lost_events
+    ),
+    Metric(
+        "quality.no_host_ops_share", "share", "Idle time that no host event can explain: none recorded.", _no_host_ops
+    ),
     Metric("host.compile_steps", "fraction", "Counted steps that spend at least 1 % compiling.", _compile_steps),
 )

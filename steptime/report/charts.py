@@ -44,6 +44,8 @@ KIND_LEAVES = {
 ZOOM = "zoom"
 #: The facts of a report that hold the memory roofs, in bytes a second.
 MEMORY_PEAK = "memory_bytes_per_s"
+#: Up to this many ranks a heatmap has room for numbers.
+NUMBERED = 32
 _NAME_WIDTH = 110
 _MS = 1_000_000
 _FONT = "system-ui, sans-serif"
@@ -109,7 +111,10 @@ def _gain_tenths(row: Row) -> float:
 
 
 def heatmap(lines: Sequence[RankLine]) -> Spec | None:
-    """Ranks down, parts of the step across; the deeper the colour, the larger the share of the rank's time."""
+    """Ranks down, parts of the step across; the deeper the colour, the larger the share of the rank's time.
+
+    Up to `NUMBERED` ranks the cells bear their numbers, more are drawn as thin lines.
+    """
     if len(lines) < 2:
         return None
     used = [part for part in STRIP_PARTS if any(line.parts_ns[part] for line in lines)]
@@ -134,9 +139,15 @@ def heatmap(lines: Sequence[RankLine]) -> Spec | None:
             sort=[SHORT[part] for part in used],
             axis=alt.Axis(orient="top", title=None, labelAngle=-40, ticks=False, domain=False, grid=False),
         ),
-        y=alt.Y("rank:N", sort=list(labels.values()), axis=alt.Axis(title=None, ticks=False, domain=False, grid=False)),
+        y=alt.Y(
+            "rank:N",
+            sort=list(labels.values()),
+            scale=alt.Scale(paddingInner=0.06 if len(lines) <= NUMBERED else 0),
+            axis=alt.Axis(title=None, ticks=False, domain=False, grid=False),
+        ),
     )
-    cells = base.mark_rect(cornerRadius=2).encode(
+    numbered = len(lines) <= NUMBERED
+    cells = base.mark_rect(cornerRadius=2 if numbered else 0).encode(
         color=alt.Color("colour:N", scale=None),
         opacity=alt.Opacity("depth:Q", scale=None),
         tooltip=[
@@ -147,7 +158,8 @@ def heatmap(lines: Sequence[RankLine]) -> Spec | None:
         ],
     )
     numbers = base.mark_text(fontSize=11).encode(text="points:N")
-    return _finished(alt.layer(cells, numbers).properties(width="container", height=23 * len(lines)))
+    drawn = alt.layer(cells, numbers) if numbered else cells
+    return _finished(drawn.properties(width="container", height=(23 if numbered else 6) * len(lines)))
 
 
 def roofline(ops: Sequence[OpRoof], job: Job, memory_bytes_per_s: float | None) -> Spec | None:
@@ -276,7 +288,7 @@ def _points(ops: Sequence[OpRoof], job: Job) -> list[dict[str, Any]]:
             "kernel": kernels[op.kernel],
             "time": f"{units.time(op.owned_ns / max(job.rank_steps, 1))} a step, {units.count(op.count)} calls",
             "bound": ("L2-resident, " if op.cache_resident else "") + (op.bound or "can't tell"),
-            "attained": attained(op),
+            "attained": ", ".join(filter(None, rates(op))) or "can't tell",
             "of_peak": "can't tell" if op.peak_share is None else units.share(op.peak_share),
             "checks": ", ".join(shorten_all(op.checks, 60).values()) or "none",
             "colour": leaf_colour(KIND_LEAVES.get(op.kind, "kernels/other_compute")),
@@ -286,14 +298,11 @@ def _points(ops: Sequence[OpRoof], job: Job) -> list[dict[str, Any]]:
     ]
 
 
-def attained(op: OpRoof) -> str:
-    """The rates of a call as text: FLOP/s where it has FLOPs, bytes a second where those are known."""
-    said = []
-    if op.flops and op.attained_flops is not None:
-        said.append(units.rate(op.attained_flops))
-    if op.attained_bytes_per_s is not None:
-        said.append(f"{op.attained_bytes_per_s / 1e9:,.1f} GB/s")
-    return ", ".join(said) or "can't tell"
+def rates(op: OpRoof) -> tuple[str, str]:
+    """The attained FLOP/s and GB/s of a call as text; empty where there are none or they are not known."""
+    flops = units.rate(op.attained_flops) if op.flops and op.attained_flops is not None else ""
+    moved = "" if op.attained_bytes_per_s is None else f"{op.attained_bytes_per_s / 1e9:,.1f} GB/s"
+    return flops, moved
 
 
 def timeline(drawn: StepTimeline, most: int) -> tuple[Spec | None, int]:
@@ -385,14 +394,14 @@ def _positive(value: float | None) -> bool:
 
 
 def _decades(values: Sequence[float]) -> list[float]:
-    """Ends of a logarithmic axis: the values with some room around them."""
-    low, high = min(values), max(values)
-    return [low / 2.5, high * 2.5]
+    """Ends of a logarithmic axis: powers of ten around the values, with some room."""
+    low, high = math.log10(min(values)), math.log10(max(values))
+    return [10.0 ** math.floor(low - 0.1), 10.0 ** math.ceil(high + 0.1)]
 
 
 def _log_axis(ends: list[float]) -> alt.Axis:
     """Ticks at powers of ten only."""
-    powers = [10.0**power for power in range(math.ceil(math.log10(ends[0])), math.floor(math.log10(ends[1])) + 1)]
+    powers = [10.0**power for power in range(round(math.log10(ends[0])), round(math.log10(ends[1])) + 1)]
     return alt.Axis(values=powers, format="~s", grid=True)
 
 

@@ -55,7 +55,7 @@ class Limits(NamedTuple):
 
 
 #: Tried in turn until the page is small enough.
-_LIMITS = (Limits(5_000, 40, 400, 64), Limits(1_000, 30, 150, 64), Limits(200, 15, 60, 24), Limits(20, 8, 20, 12))
+_LIMITS = (Limits(5_000, 40, 400, 256), Limits(1_000, 30, 150, 64), Limits(200, 15, 60, 24), Limits(20, 8, 20, 12))
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _page(report: Report, limits: Limits) -> str:
     library, script = _library(), _asset("charts.js")
     context = {
         **_head(report),
-        **_number(report, specs),
+        **_number(report),
         **_parts(report, specs, limits),
         **_rest(report, limits),
         "timelines": drawn,
@@ -155,7 +155,7 @@ def _head(report: Report) -> dict[str, Any]:
     }
 
 
-def _number(report: Report, specs: dict[str, charts.Spec]) -> dict[str, Any]:
+def _number(report: Report) -> dict[str, Any]:
     known = report.job.mfu is not None
     caption = "Each bar begins where the one above ends; the points add up to 100."
     if any(one.recoverable_ns not in (None, one.ns) for one in report.job.slices):
@@ -168,9 +168,7 @@ def _number(report: Report, specs: dict[str, charts.Spec]) -> dict[str, Any]:
         "number": sections.number(report),
         "conventions": bool(report.job.mfu_by),
         "waterfall_caption": caption,
-        "ledger_head": sections.ledger_head(report),
-        "ledger_rows": sections.ledger_rows(report),
-        "total": sections.total_cells(report),
+        "whole_ledger": sections.whole_ledger(report),
     }
 
 

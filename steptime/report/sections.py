@@ -6,11 +6,11 @@ Nothing here is markup: the template escapes all of it. A section that has nothi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from steptime.model import LEAVES, SLICES, Evidence, Finding, LeafTotal, OpRoof, Report, SliceTotal
+from steptime.model import LEAVES, SLICES, Evidence, Finding, Job, OpRoof, Report
 from steptime.report import groups, units, words
-from steptime.report.charts import KIND_LEAVES, attained
+from steptime.report.charts import KIND_LEAVES, rates
 from steptime.report.colours import leaf_colour, part_colour
 from steptime.report.ledger import PRODUCTIVE, Row, ledger
 from steptime.report.names import brief, shorten_all
@@ -58,6 +58,15 @@ class LedgerRow:
 
 
 @dataclass(frozen=True)
+class Ledger:
+    """Rows of the fall under the heads of their columns, with the last row that sums them up."""
+
+    head: list[str]
+    rows: list[LedgerRow]
+    total: list[str]
+
+
+@dataclass(frozen=True)
 class Part:
     """One part of the step: how large it is, why that is not known, its leaves and its causes."""
 
@@ -68,9 +77,8 @@ class Part:
     why: str
     colour: str
     anchor: str | None
-    head: list[str] = field(default_factory=list)
-    leaves: list[LedgerRow] = field(default_factory=list)
-    causes: Table | None = None
+    leaves: Ledger | None
+    causes: Table | None
 
 
 @dataclass(frozen=True)
@@ -92,59 +100,44 @@ def anchor(key: str) -> str | None:
     return "def-" + key.replace("/", "-") if key in _DEFINED else None
 
 
-def ledger_head(report: Report) -> list[str]:
-    """The heads of the columns that `LedgerRow.cells` fill."""
-    scale = units.scale_for(words.per_step_ns(report.job.total_ns, report))
-    what = "window" if words.is_one_window(report) else "step"
-    head = ["points", f"{scale.unit}/{what}"]
-    head += ["can gain"] * _gains(report) + ["MFU if removed"] * _removals(report)
-    return head
-
-
-def ledger_rows(report: Report) -> list[LedgerRow]:
-    """The fall row by row, each slice followed by its leaves."""
+def whole_ledger(report: Report) -> Ledger | None:
+    """The fall row by row, each slice followed by its leaves; None where no step was measured."""
     if report.job.rank_steps <= 0 or report.job.total_ns <= 0:
-        return []
-    return [_ledger_row(row, report) for row in ledger(report.job)]
+        return None
+    return _ledger(report, ledger(report.job), indented=True)
 
 
-def total_cells(report: Report) -> list[str]:
-    """The last row of the ledger."""
-    mean_ns = words.per_step_ns(report.job.total_ns, report)
-    blank = [""] * (_gains(report) + _removals(report))
-    return ["100.0", units.scaled(mean_ns, units.scale_for(mean_ns)), *blank]
-
-
-def _gains(report: Report) -> bool:
-    return any(one.recoverable_ns is not None for one in _totals(report).values())
-
-
-def _removals(report: Report) -> bool:
-    return any(one.mfu_if_removed is not None for one in _totals(report).values())
-
-
-def _totals(report: Report) -> dict[str, SliceTotal | LeafTotal]:
-    found: dict[str, SliceTotal | LeafTotal] = {}
-    for part in report.job.slices:
-        found[part.id] = part
-        found.update({f"{part.id}/{leaf.id}": leaf for leaf in part.leaves})
-    return found
-
-
-def _ledger_row(row: Row, report: Report) -> LedgerRow:
-    mean_ns = words.per_step_ns(report.job.total_ns, report)
+def _ledger(report: Report, rows: Sequence[Row], *, indented: bool) -> Ledger:
+    """The given rows, with a column for gains and one for MFU only where any of them has it."""
+    job = report.job
+    mean_ns = words.per_step_ns(job.total_ns, report)
     scale = units.scale_for(mean_ns)
-    cells = [row.points, "?" if row.ns is None else units.scaled(words.per_step_ns(row.ns, report), scale)]
-    if _gains(report):
-        gain = row.recoverable_ns
-        cells.append("" if gain is None else units.scaled(words.per_step_ns(gain, report), scale))
-    if _removals(report):
-        total = _totals(report).get(row.key)
-        removed = None if total is None else total.mfu_if_removed
-        cells.append("" if removed is None else units.share(removed))
-    note = f"can't tell: {row.why}" if row.ns is None else row.detail or ""
-    colour = leaf_colour(row.key) if row.is_leaf else part_colour(row.key)
-    return LedgerRow(row.title, "leaf" if row.is_leaf else "slice", cells, colour, anchor(row.key), note)
+    removed = _mfu_if_removed(job)
+    gains = any(row.recoverable_ns is not None for row in rows)
+    removals = any(removed.get(row.key) is not None for row in rows)
+
+    def mean(ns: int | None, unknown: str) -> str:
+        return unknown if ns is None else units.scaled(words.per_step_ns(ns, report), scale)
+
+    def shown(row: Row) -> LedgerRow:
+        cells = [row.points, mean(row.ns, "?")]
+        cells += [mean(row.recoverable_ns, "")] * gains
+        mfu = removed.get(row.key)
+        cells += ["" if mfu is None else units.share(mfu)] * removals
+        note = f"can't tell: {row.why}" if row.ns is None else row.detail or ""
+        colour = leaf_colour(row.key) if row.is_leaf else part_colour(row.key)
+        kind = ("leaf" if row.is_leaf else "slice") if indented else ""
+        return LedgerRow(row.title, kind, cells, colour, anchor(row.key), note)
+
+    what = "window" if words.is_one_window(report) else "step"
+    head = ["points", f"{scale.unit}/{what}", *["can gain"] * gains, *["MFU if removed"] * removals]
+    total = ["100.0", units.scaled(mean_ns, scale), *[""] * (gains + removals)]
+    return Ledger(head, [shown(row) for row in rows], total if indented else [])
+
+
+def _mfu_if_removed(job: Job) -> dict[str, float | None]:
+    found = {part.id: part.mfu_if_removed for part in job.slices}
+    return found | {f"{part.id}/{leaf.id}": leaf.mfu_if_removed for part in job.slices for leaf in part.leaves}
 
 
 def facts(report: Report) -> list[tuple[str, str, str]]:
@@ -202,10 +195,11 @@ def part(report: Report, part_id: str) -> Part:
         said = "none"
     else:
         said = f"{head.points} points, {units.time(words.per_step_ns(head.ns, report))}{words.a_step(report)}"
-    leaves = [_ledger_row(row, report) for row in rows if row.is_leaf]
+    leaves = [row for row in rows if row.is_leaf]
+    split = _ledger(report, leaves, indented=False) if leaves else None
     causes = causes_table(report, part_id, _CAUSES_OF_PART)
     where = anchor(part_id)
-    return Part(part_id, title, meaning, said, why, part_colour(part_id), where, ledger_head(report), leaves, causes)
+    return Part(part_id, title, meaning, said, why, part_colour(part_id), where, split, causes)
 
 
 def causes_table(report: Report, part_id: str, most: int) -> Table | None:
@@ -274,20 +268,20 @@ def calls_table(report: Report, most: int) -> Table | None:
             units.time(words.per_step_ns(op.owned_ns, report)),
             "?" if op.headroom_ns is None else units.time(words.per_step_ns(op.headroom_ns, report)),
             "?" if op.peak_share is None else units.share(op.peak_share),
+            *rates(op),
             units.count(op.count),
             names[op.op],
             shapes[op.shapes],
             _kind(op),
-            attained(op),
             _bound(op),
             ", ".join(shorten_all(op.checks, 60).values()),
         ]
         for op in shown
     ]
     a_step = words.a_step(report)
-    head = [f"time{a_step}", "can gain", "of peak", "calls"]
-    head += ["operation", "shapes", "kind", "attained", "bound by", "checks"]
-    return Table(head, rows, numbers=4, codes=frozenset({4, 5}), more=len(ops) - len(shown))
+    head = [f"time{a_step}", "can gain", "of peak", "FLOP/s", "bytes/s", "calls"]
+    head += ["operation", "shapes", "kind", "bound by", "checks"]
+    return Table(head, rows, numbers=6, codes=frozenset({6, 7}), more=len(ops) - len(shown))
 
 
 def _kind(op: OpRoof) -> str:

@@ -19,6 +19,8 @@ _INTEGERS = (
 )  # fmt: skip
 _CATEGORY = {"bool": 0, **dict.fromkeys(_INTEGERS, 1)}
 
+_NEITHER_HOLDS = ({"c10::Half", "c10::BFloat16"}, {"unsigned char", "signed char"})
+
 
 def memory(
     sig: Signature, reads: int | None, writes: int | None, dtype: str = "", notes: tuple[str, ...] = ()
@@ -48,31 +50,35 @@ def promoted_bytes(operands: Sequence[Operand], scalars: Iterable[str | None] = 
     """Bytes an element of the result of an elementwise op, by PyTorch's type promotion; None when not decidable.
 
     Tensors of no dimension and numbers matter only when their category is higher. A number that turns integers into
-    floats gives the default dtype, which a trace does not record.
+    floats gives the default dtype, which a trace does not record; PyTorch hands numbers to some ops as a "double" of no
+    dimension, which a trace does not tell from a tensor.
     """
-    by_rank = [operand for operand in operands if operand.shape] or list(operands)
-    kinds = [category(operand.dtype) for operand in operands]
-    if not by_rank or None in kinds:
+    if not operands or any(category(operand.dtype) is None for operand in operands):
         return None
+    by_rank = [operand for operand in operands if operand.shape] or list(operands)
     kind, size = max(_key(operand) for operand in by_rank)
     for operand in operands:
         if _key(operand)[0] > kind:
+            if operand.dtype == "double":
+                return None
             kind, size = _key(operand)
     if kind < 2:
-        numbers = [scalar_category(text) for text in scalars]
-        if None in numbers:
-            return None
-        highest = max((number for number in numbers if number is not None), default=0)
-        if highest == 2:
-            return None
-        if highest > kind:
-            return 8
+        size_of_numbers = _widened_by_numbers(kind, size, [scalar_category(text) for text in scalars])
+        if size_of_numbers != size:
+            return size_of_numbers
     names = {operand.dtype for operand in by_rank if category(operand.dtype) == kind}
-    if {"c10::Half", "c10::BFloat16"} <= names:
-        return max(4, size)
-    if kind == 1 and "unsigned char" in names and len(names) > 1 and size == 1:
-        return 2
-    return size
+    # Two types of one size that neither holds: FP16 with BF16, signed with unsigned bytes.
+    return 2 * size if names in _NEITHER_HOLDS else size
+
+
+def _widened_by_numbers(kind: int, size: int, numbers: Sequence[int | None]) -> int | None:
+    """Bytes an element when numbers of these categories meet booleans or integers; None when not decidable."""
+    if None in numbers:
+        return None
+    highest = max((number for number in numbers if number is not None), default=0)
+    if highest == 2:
+        return None
+    return 8 if highest > kind else size
 
 
 def _key(operand: Operand) -> tuple[int, int]:

@@ -58,7 +58,9 @@ _OPS = {
         1, mask=8, causal=14, lengths=9, longest=11, backward=True
     ),
     "aten::_scaled_dot_product_fused_attention_overrideable": _Places(mask=3, causal=5),
-    "aten::_scaled_dot_product_fused_attention_overrideable_backward": _Places(1, mask=4, causal=13, backward=True),
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": _Places(
+        1, mask=4, causal=13, lengths=8, longest=10, backward=True
+    ),
     "aten::_scaled_dot_product_attention_math": _Places(mask=3, causal=5, math=True),
     "aten::_scaled_dot_product_attention_math_for_mps": _Places(mask=3, causal=5, math=True),
     "aten::_scaled_dot_product_flash_attention_for_cpu": _Places(mask=5, causal=4),

@@ -13,23 +13,27 @@ from steptime.roofline.signature import ELEMENT_BYTES, Operand, Signature
 
 
 class _Form(NamedTuple):
-    """Number of schema arguments, and the result's type: "promote", "float" (integers become floats) or "bool"."""
+    """Number of schema arguments, how many of them decide the result's type, and how.
+
+    result: "promote", "float" (integers become floats) or "bool".
+    """
 
     arity: int
+    deciding: int
     result: str
 
 
-# One name, its number of arguments with defaults included, and how the result's type follows. In-place forms (`add_`)
-# keep the type of the first tensor. One argument more is the tensor of `out=`.
+# A name and its number of arguments, defaults included (`add 3/2`: of three, alpha does not decide the type). In-place
+# forms (`add_`) keep the type of the first tensor. One argument more is the tensor of `out=`.
 _PROMOTE = (
     "abs 1, neg 1, relu 1, relu6 1, sign 1, sgn 1, square 1, round 1, floor 1, ceil 1, trunc 1, frac 1, positive 1, "
     "bitwise_not 1, clamp 3, clip 3, clamp_min 2, clamp_max 2, hardtanh 3, leaky_relu 2, elu 4, celu 2, threshold 3, "
-    "nan_to_num 4, tril 2, triu 2, flip 2, roll 3, hardshrink 2, softshrink 2, hardswish 1, hardsigmoid 1, "
-    "add 3, sub 3, rsub 3, mul 2, floor_divide 2, remainder 2, fmod 2, pow 2, maximum 2, minimum 2, fmax 2, fmin 2, "
-    "bitwise_and 2, bitwise_or 2, bitwise_xor 2, copysign 2, hypot 2, lerp 3, addcmul 4, addcdiv 4, masked_fill 3, "
-    "sigmoid_backward 2, tanh_backward 2, threshold_backward 3, gelu_backward 3, silu_backward 2, mish_backward 2, "
-    "elu_backward 6, leaky_relu_backward 4, hardtanh_backward 4, hardswish_backward 2, hardsigmoid_backward 2, "
-    "softplus_backward 4, logit_backward 3, hardshrink_backward 3, softshrink_backward 3, "
+    "nan_to_num 4, tril 2/1, triu 2/1, flip 2, roll 3, hardshrink 2, softshrink 2, hardswish 1, hardsigmoid 1, "
+    "add 3/2, sub 3/2, rsub 3/2, mul 2, floor_divide 2, remainder 2, fmod 2, pow 2, maximum 2, minimum 2, fmax 2, "
+    "fmin 2, bitwise_and 2, bitwise_or 2, bitwise_xor 2, copysign 2, hypot 2, lerp 3, addcmul 4/3, addcdiv 4/3, "
+    "masked_fill 3, sigmoid_backward 2, tanh_backward 2, threshold_backward 3, gelu_backward 3, silu_backward 2, "
+    "mish_backward 2, elu_backward 6, leaky_relu_backward 4, hardtanh_backward 4, hardswish_backward 2, "
+    "hardsigmoid_backward 2, softplus_backward 4, logit_backward 3, hardshrink_backward 3, softshrink_backward 3, "
     "native_dropout_backward 3, huber_loss_backward 5"
 )
 _FLOAT = (
@@ -44,8 +48,12 @@ _BOOL = (
 
 
 def _table(text: str, result: str) -> dict[str, _Form]:
-    pairs = (entry.split() for entry in text.split(", "))
-    return {name: _Form(int(arity), result) for name, arity in pairs}
+    forms = {}
+    for entry in text.split(", "):
+        name, counts = entry.split()
+        arity, _, deciding = counts.partition("/")
+        forms[name] = _Form(int(arity), int(deciding or arity), result)
+    return forms
 
 
 _FORMS = {**_table(_PROMOTE, "promote"), **_table(_FLOAT, "float"), **_table(_BOOL, "bool")}
@@ -58,12 +66,12 @@ def _pointwise(sig: Signature, _kernels: Sequence[str]) -> OpCost | None:
     return _elementwise(sig, form, in_place=in_place)
 
 
-def _elementwise(sig: Signature, form: _Form, *, in_place: bool, first: int = 0) -> OpCost | None:
-    """Read every tensor from `first` on, write the broadcast result."""
+def _elementwise(sig: Signature, form: _Form, *, in_place: bool) -> OpCost | None:
+    """Read every tensor, write the broadcast result."""
     if sig.arity > form.arity + 1:
         return None
     out = sig.tensor(form.arity) if sig.arity == form.arity + 1 else None
-    operands = [x for x in (sig.tensor(i) for i in range(first, min(sig.arity, form.arity))) if x is not None]
+    operands = [x for x in (sig.tensor(i) for i in range(min(sig.arity, form.arity))) if x is not None]
     shape = _broadcast_all(operands)
     if not operands or shape is None or (sig.arity > form.arity and out is None):
         return None
@@ -74,7 +82,7 @@ def _elementwise(sig: Signature, form: _Form, *, in_place: bool, first: int = 0)
             return None
         size = target.element_bytes
     else:
-        numbers = [sig.text(i) for i in range(first, min(sig.arity, form.arity)) if sig.dtype(i) == "Scalar"]
+        numbers = [sig.text(i) for i in range(min(sig.arity, form.deciding)) if sig.dtype(i) == "Scalar"]
         size = _result_bytes(form, operands, numbers)
     return memory(sig, total(x.nbytes for x in operands), times(prod(shape), size), operands[0].dtype)
 

@@ -226,4 +226,9 @@ class Columns:
 
 
 def _ints(args: Sequence[object], field: str) -> I64:
-    return np.fromiter(map(attrgetter(field), args), np.int64, len(args))
+    """One integer of each; -1 where it does not fit into int64."""
+    try:
+        return np.fromiter(map(attrgetter(field), args), np.int64, len(args))
+    except OverflowError:
+        values = [getattr(one, field) for one in args]
+        return np.array([value if -(2**63) <= value < 2**63 else -1 for value in values], np.int64)

@@ -16,7 +16,7 @@ import pytest
 
 from steptime import cli
 from steptime.cli.analyze import command
-from steptime.pipeline import Options
+from steptime.pipeline import ModelAsk, Options, RooflinePricing
 from steptime.report import FORMATS
 from steptime.store import load
 
@@ -28,7 +28,8 @@ def _convert(option: str, value: str) -> object:
 
 def test_every_field_of_options_is_an_option() -> None:
     # `progress` is what the command line itself provides; an `executor` can't be written on it.
-    fields = {field.name for field in dataclasses.fields(Options)} - {"progress", "executor"}
+    fields = {field.name for field in dataclasses.fields(Options)} - {"progress", "executor", "pricing"}
+    fields |= {field.name for part in (RooflinePricing, ModelAsk) for field in dataclasses.fields(part)}
     own = {"paths", "outputs", "quiet", "verbose"}
     assert {parameter.name for parameter in command.params} - own == fields
 

@@ -223,7 +223,9 @@ def test_lists_have_no_type_without_a_kernel_and_no_shapes_when_long() -> None:
 @pytest.mark.parametrize(("first", "reads"), [("False", 3), ("True", 2)])
 def test_fused_sgd_with_momentum(first: str, reads: int) -> None:
     values = ["", "", "", "0.", "0.9", "0.1", "0.", "False", "False", first, "", ""]
-    found = literal("aten::_fused_sgd_", [PARAMS] * 3 + [[]] * 9, ["TensorList"] * 3 + [S] * 7 + ["", ""], values, [ADAM])
+    found = literal(
+        "aten::_fused_sgd_", [PARAMS] * 3 + [[]] * 9, ["TensorList"] * 3 + [S] * 7 + ["", ""], values, [ADAM]
+    )
     assert (found.read_bytes, found.write_bytes) == (reads * COUNT * 4, 2 * COUNT * 4)
 
 
@@ -247,12 +249,14 @@ def test_foreach_optimizers_move_their_lists(name: str, shapes: list[Any], reads
 
 
 def test_a_foreach_copy_reads_one_type_and_writes_another() -> None:
-    found = literal("aten::_foreach_copy_", [PARAMS, PARAMS, []], ["TensorList", "TensorList", S], ["", "", "False"], [COPY])
+    found = literal(
+        "aten::_foreach_copy_", [PARAMS, PARAMS, []], ["TensorList", "TensorList", S], ["", "", "False"], [COPY]
+    )
     assert (found.read_bytes, found.write_bytes) == (COUNT * 2, COUNT * 4)
 
 
 def test_the_copy_kernel_shows_the_size_of_what_is_concatenated() -> None:
-    kernel = "void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<at::native::OpaqueType<2u>, unsigned int, 1>"
+    kernel = "void at::native::CatArrayBatchedCopy_contig<at::native::OpaqueType<2u>, unsigned int, 1, 128, 1>"
     args = ("aten::cat", [[[4, 8], [2, 8]], []], ["TensorList", S], ["", "0"])
     assert literal(*args, [kernel]).bytes == 2 * 48 * 2
     assert literal(*args).bytes is None

@@ -88,7 +88,7 @@ def test_products_equal_the_counter(  # noqa: PLR0913  (a case)
     def run() -> None:
         out = call(*operands)
         if grad:
-            out.backward(torch.ones_like(out))
+            torch.autograd.backward(out, torch.ones_like(out))
 
     expected = counted(run)
     ops = record(run, tmp_path)
@@ -113,7 +113,7 @@ def test_convolutions_equal_the_counter(
     def run() -> None:
         out = layer(x)
         if grad:
-            out.backward(torch.ones_like(out))
+            torch.autograd.backward(out, torch.ones_like(out))
 
     expected = counted(run)
     assert outermost_flops(record(run, tmp_path)) == expected
@@ -130,7 +130,7 @@ def test_a_grouped_weight_gradient_costs_what_the_forward_costs(
     x = torch.randn(shape, requires_grad=True)
 
     def run() -> None:
-        layer(x).sum().backward()
+        torch.autograd.backward(layer(x).sum())
 
     forward = counted(lambda: layer(x))
     assert counted(run) == forward * (2 + groups)
@@ -142,7 +142,7 @@ def test_only_the_gradients_that_are_asked_for_count(trained: str, share: int, t
     layer = torch.nn.Conv2d(4, 8, 3)
     layer.weight.requires_grad_(trained != "input")
     x = torch.randn(2, 4, 9, 9, requires_grad=trained != "weight")
-    ops = record(lambda: layer(x).sum().backward(), tmp_path)
+    ops = record(lambda: torch.autograd.backward(layer(x).sum()), tmp_path)
     backward = price(one(ops, "aten::convolution_backward"))
     assert backward.direction == "backward"
     assert backward.model_flops == share * counted(lambda: layer(x))
@@ -205,7 +205,7 @@ def test_the_cpu_flash_kernel_forward_and_backward(causal: bool, tmp_path: Path)
 
     full = counted(decomposed)
     needed = full // 2 if causal else full
-    ops = record(lambda: attend().sum().backward(), tmp_path)
+    ops = record(lambda: torch.autograd.backward(attend().sum()), tmp_path)
     forward = price(one(ops, "aten::_scaled_dot_product_flash_attention_for_cpu"))
     backward = price(one(ops, "aten::_scaled_dot_product_flash_attention_for_cpu_backward"))
     assert (forward.model_flops, forward.hardware_flops) == (needed, needed)
@@ -252,7 +252,7 @@ def test_a_training_step_of_a_small_network_counts_each_product_once(tmp_path: P
     x, target = torch.randn(4, 3, 16, 16), torch.arange(4)
 
     def step() -> None:
-        functional.cross_entropy(model(x), target).backward()
+        torch.autograd.backward(functional.cross_entropy(model(x), target))
         optimizer.step()
         optimizer.zero_grad()
 

@@ -119,7 +119,9 @@ def test_out_variants_and_result_types() -> None:
     assert (out.model_flops, out.write_bytes) == (2 * 4 * 8 * 6, 4 * 6 * 4)
     wide = literal("aten::mm", [[4, 8], [8, 6], []], [BF16, BF16, "Scalar"], ["", "", "6"])
     assert (wide.write_bytes, wide.dtype) == (4 * 6 * 4, "bf16")
-    unread = literal("aten::addmm", [[4, 6], [4, 8], [8, 6], [], []], ["float"] * 3 + ["Scalar"] * 2, ["", "", "", "0", "1"])
+    unread = literal(
+        "aten::addmm", [[4, 6], [4, 8], [8, 6], [], []], ["float"] * 3 + ["Scalar"] * 2, ["", "", "", "0", "1"]
+    )
     assert unread.read_bytes == (4 * 8 + 8 * 6) * 4
 
 
@@ -155,7 +157,11 @@ def test_a_fused_kernel_moves_every_argument_once_unless_it_picks_parts() -> Non
 def test_transformer_engine() -> None:
     shapes: list[object] = [[]] * 22
     dtypes = ["Scalar"] * 22
-    for place, shape, dtype in ((0, [512, 256], "unsigned char"), (5, [64, 256], "unsigned char"), (10, [64, 512], BF16)):
+    for place, shape, dtype in (
+        (0, [512, 256], "unsigned char"),
+        (5, [64, 256], "unsigned char"),
+        (10, [64, 512], BF16),
+    ):
         shapes[place], dtypes[place] = shape, dtype
     gemm = literal("tex_ts::te_gemm_ts", shapes, dtypes, kernels=["sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n"])
     assert (gemm.model_flops, gemm.dtype) == (2 * 512 * 256 * 64, "fp8")
@@ -169,7 +175,10 @@ def test_transformer_engine() -> None:
 KERNELS = [
     ("sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_stage4", "tf32"),
     ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4>(Params)", "tf32"),
-    ("void cutlass_cudnn_infer::Kernel<cutlass_tensorop_s1688dgrad_optimized_tf32_64x256_32x4_nhwc_align4>(Params)", "tf32"),
+    (
+        "void cutlass_cudnn_infer::Kernel<cutlass_tensorop_s1688dgrad_optimized_tf32_64x256_32x4_nhwc_align4>(Params)",
+        "tf32",
+    ),
     ("void cutlass::Kernel<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)", "fp32"),
     ("volta_sgemm_128x32_tn", "fp32"),
     ("cudnn_infer_volta_scudnn_128x64_relu_small_nn_v1", "fp32"),
@@ -225,7 +234,9 @@ def test_other_texts_that_do_not_fit_are_dropped() -> None:
         assert (found.model_flops, found.bytes, found.dtype) == (48, None, None)
 
 
-@pytest.mark.parametrize("shapes", ["[]", "[[]]", "[null, 3]", '["a"]', "[[-1, 2], [2, 4]]", "[[1.5, 2], [2, 4]]", "[[[2]], []]"])
+@pytest.mark.parametrize(
+    "shapes", ["[]", "[[]]", "[null, 3]", '["a"]', "[[-1, 2], [2, 4]]", "[[1.5, 2], [2, 4]]", "[[[2]], []]"]
+)
 def test_no_rule_fails_on_arguments_it_does_not_expect(shapes: str) -> None:
     count = len(json.loads(shapes))
     for op in [*RULES, "triton_tem_fused_mm_1", "triton_poi_fused_add_0", "extern_kernels.mm"]:
