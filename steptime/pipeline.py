@@ -13,7 +13,7 @@ from os import PathLike, fspath
 from steptime.errors import StepTimeError, TraceError
 from steptime.model import Input, Report, Tool
 from steptime.ranks.counted import Counted, Row, count_steps
-from steptime.ranks.job import Tables, job_totals, other_steps, pictures, rank_rows
+from steptime.ranks.job import Tables, job_facts, job_totals, other_steps, pictures, rank_rows
 from steptime.roofline.ceilings import roof_rows
 from steptime.roofline.pricing import RooflinePricing
 from steptime.roofline.totals import with_utilization
@@ -173,6 +173,7 @@ def _report(
         collectives=tables.collectives(),
         other_steps=other_steps(counted),
         roofline=roof_rows(pairs, roof),
+        facts=job_facts(counted, options.model.tokens_per_step),
         timelines=pictures(counted),
         warnings=list(dict.fromkeys(warnings)),
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from statistics import median
 
 from steptime.diagnose.metrics import METRICS
 from steptime.diagnose.reading import Reading, Value
 from steptime.diagnose.roof_metrics import has_check, leaf_of
 from steptime.diagnose.rules import Rule
 from steptime.diagnose.say import number_text, plural, share_text, time_text
+from steptime.diagnose.time_metrics import rank_means_ns
 from steptime.model import Cause, Collective, Evidence, OpRoof
 
 #: Rows of one list that a finding shows.
@@ -29,6 +31,7 @@ def evidence_of(rule: Rule, reading: Reading, values: Mapping[str, Value]) -> li
     found += _causes(reading, shown.causes, shown.named)
     found += [item for check in shown.roofline for item in _roof_rows(reading, check)]
     found += [item for kind in shown.collectives for item in _collectives(reading, kind)]
+    found += [item for slice_id in shown.ranks for item in _odd_rank(reading, slice_id)]
     return found + (_slowest_step(reading) if shown.steps else [])
 
 
@@ -82,6 +85,20 @@ def _collective(reading: Reading, one: Collective) -> Evidence:
     leaf, what = f"exposed_comm/{one.kind}", f"{one.kind}{group}"
     event = next((cause.where for _, cause in reading.causes(leaf) if cause.what == what), None)
     return _placed(reading, text, leaf, event, what)
+
+
+def _odd_rank(reading: Reading, slice_id: str) -> list[Evidence]:
+    """The rank that spends most time in a slice, in its worst step."""
+    means = rank_means_ns(reading, slice_id)
+    if not means:
+        return []
+    odd = max(means, key=lambda rank: means[rank])
+    steps = [step for rank, step in reading.counted if rank.rank == odd]
+    worst = max(steps, key=lambda step: sum(ns for key, ns in step.leaves_ns.items() if key.startswith(slice_id)))
+    most = max(worst.leaves_ns, key=lambda key: worst.leaves_ns[key] if key.startswith(slice_id) else -1, default="")
+    text = f"rank {odd} spends {time_text(means[odd])} a step in {slice_id}, the median rank"
+    text += f" {time_text(median(means.values()))}; most of it in {most}"
+    return [Evidence(text=text, rank=odd, step=worst.step, start_ns=worst.start_ns, dur_ns=worst.dur_ns)]
 
 
 def _slowest_step(reading: Reading) -> list[Evidence]:

@@ -66,7 +66,8 @@ class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a finding shows as evidence.
 
     metrics: numbers to print. causes: leaves whose costliest causes are shown, those that match the regular expression
-    `named`. roofline: checks whose costliest ops are shown. collectives: kinds. steps: the slowest counted step.
+    `named`. roofline: checks whose costliest ops are shown. collectives: kinds. ranks: slices, for each the rank that
+    spends most time in it. steps: the slowest counted step.
     """
 
     metrics: list[str] = []
@@ -74,6 +75,7 @@ class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     named: str = ""
     roofline: list[str] = []
     collectives: list[str] = []
+    ranks: list[str] = []
     steps: bool = False
 
 
@@ -212,6 +214,9 @@ def _fault_of_evidence(shown: Shown) -> str | None:
     unknown_checks = [check for check in shown.roofline if check not in CHECKS]
     if unknown_checks:
         return f"evidence names no roofline check {unknown_checks[0]!r}: use one of {', '.join(CHECKS)}"
+    wrong_slices = [name for name in shown.ranks if name not in {part.id for part in SLICES}]
+    if wrong_slices:
+        return f"evidence.ranks names no slice {wrong_slices[0]!r}: use one of {', '.join(part.id for part in SLICES)}"
     try:
         re.compile(shown.named)
     except re.error as error:

@@ -11,6 +11,7 @@ _MIN_STEPS = 4
 #: A rank can be called slow against its peers from three on: of two, either may be the odd one.
 _MIN_RANKS = 3
 _ONE_RANK = "it needs the files of at least three ranks: one rank can't show that it is slower than its peers"
+_EDGES = "only edge steps were recorded, and those begin when each rank's recording happened to begin"
 _NO_QUALITY = "the report does not say what its files can tell"
 _COMPILING_STEP = 0.01
 
@@ -150,15 +151,15 @@ def rank_means_ns(reading: Reading, slice_id: str) -> dict[int, float]:
 
 def _compute_ratio(reading: Reading) -> Value:
     means = list(rank_means_ns(reading, "kernels").values())
-    if len(means) < _MIN_RANKS or not median(means):
-        return unknown(_ONE_RANK)
+    if reading.edge_only or len(means) < _MIN_RANKS or not median(means):
+        return unknown(_EDGES if reading.edge_only else _ONE_RANK)
     return Value(max(means) / median(means))
 
 
 def _host_excess(reading: Reading) -> Value:
     means = list(rank_means_ns(reading, "host").values())
-    if len(means) < _MIN_RANKS or not reading.rank_steps:
-        return unknown(_ONE_RANK)
+    if reading.edge_only or len(means) < _MIN_RANKS or not reading.rank_steps:
+        return unknown(_EDGES if reading.edge_only else _ONE_RANK)
     return Value((max(means) - median(means)) / (reading.total_ns / reading.rank_steps))
 
 

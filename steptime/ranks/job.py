@@ -168,6 +168,26 @@ def other_steps(counted: Counted) -> list[OtherStep]:
     ]
 
 
+def job_facts(counted: Counted, tokens_per_step: int | None) -> dict[str, float | None]:
+    """Facts over the counted steps (see `diagnose.metrics`); those that no file tells are left out."""
+    sums: dict[str, int] = {}
+    rank_steps = 0
+    for row, chosen in zip(counted.rows, counted.steps, strict=True):
+        rank_steps += len(chosen)
+        for name, values in row.timeline.facts.items():
+            sums[name] = sums.get(name, 0) + int(values[chosen].sum())
+    found: dict[str, float | None] = {name: float(total) for name, total in sums.items() if name.endswith("_ns")}
+    kernels, dur_ns = sums.pop("kernels.count", 0), found.pop("kernels.dur_ns", None)
+    if kernels and dur_ns is not None:
+        found |= {"kernels.per_step": kernels / rank_steps, "kernels.mean_ns": dur_ns / kernels}
+    if "norms.count" in sums:
+        found["norms.per_step"] = sums["norms.count"] / rank_steps
+    for name in ("reserved_bytes", "allocated_bytes"):
+        most = max((getattr(row.file.meta, name) for row in counted.rows), default=-1)
+        found |= {f"allocator.{name}": float(most)} if most >= 0 else {}
+    return found | ({"job.tokens_per_step": float(tokens_per_step)} if tokens_per_step is not None else {})
+
+
 class Tables:
     """Sums of the counted steps' ledger rows by leaf, what and where, across ranks."""
 

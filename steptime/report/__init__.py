@@ -37,6 +37,18 @@ def _markdown(report: Report) -> str:
     return markdown.render(report)
 
 
+def _html(report: Report) -> str:
+    from steptime.report import html
+
+    return html.render(report)
+
+
+def _perfetto(report: Report) -> str:
+    from steptime.report import perfetto
+
+    return perfetto.render(report)
+
+
 def _json(report: Report) -> str:
     from steptime import store
 
@@ -46,6 +58,8 @@ def _json(report: Report) -> str:
 FORMATS: dict[str, Format] = {
     "terminal": Format(".txt", _terminal, "plain text, as in the terminal"),
     "markdown": Format(".md", _markdown, "Markdown for a pull request"),
+    "html": Format(".html", _html, "one page with charts that opens without a network"),
+    "perfetto": Format(".perfetto.json", _perfetto, "the lost time as tracks, to open beside the trace in Perfetto"),
     "json": Format(".json", _json, "the report itself, for `show` and other programs"),
 }
 
@@ -56,10 +70,12 @@ def format_for(path: str | PurePath) -> Format:
     Raises:
         UsageError: no format has that suffix.
     """
-    suffix = PurePath(path).suffix.lower()
-    for form in FORMATS.values():
-        if form.suffix == suffix:
+    name = PurePath(path).name.lower()
+    # The longest suffix decides, so that ".perfetto.json" is not taken for ".json".
+    for form in sorted(FORMATS.values(), key=lambda form: -len(form.suffix)):
+        if name.endswith(form.suffix) and len(name) > len(form.suffix):
             return form
+    suffix = PurePath(path).suffix.lower()
     known = ", ".join(sorted(form.suffix for form in FORMATS.values()))
     wrong = f"no report format has the suffix {suffix}" if suffix else "no suffix, so no report format"
     raise UsageError(f"{path}: {wrong}: use one of {known}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from steptime.report.ledger import PRODUCTIVE
 
-#: Each has a contrast of 2.9 or more against a white and a black page, so that one palette serves both, and any two stay
-#: apart (at least 9 in OKLab, times 100) for full colour vision, protanopia and deuteranopia (Machado et al., 2009).
+#: Each has a contrast of 2.9 or more against a white and a black page, so that one palette serves both, and any two
+#: stay apart (9 or more in OKLab, times 100) in full colour vision, protanopia and deuteranopia (Machado et al., 2009).
 PARTS = {
     PRODUCTIVE: "#50a65f",
     "kernels": "#7394d4",

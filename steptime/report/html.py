@@ -22,7 +22,7 @@ import vl_convert
 from markupsafe import Markup
 
 from steptime.model import Report, StepTimeline
-from steptime.report import charts, groups, sections, units, words
+from steptime.report import charts, groups, page_tables, roof_charts, sections, units, words
 from steptime.report.ledger import ledger
 from steptime.report.names import brief
 
@@ -42,6 +42,7 @@ _CONTENTS = (
     ("quality", "Traces"),
     ("definitions", "Definitions"),
 )
+_RANK_ROWS = 8
 _LIBRARY = "window.vegaEmbed = vegaEmbed;"
 
 
@@ -173,7 +174,7 @@ def _number(report: Report) -> dict[str, Any]:
 
 
 def _parts(report: Report, specs: dict[str, charts.Spec], limits: Limits) -> dict[str, Any]:
-    peaks, memory = report.job.peak_flops, report.facts.get(charts.MEMORY_PEAK)
+    peaks, memory = report.job.peak_flops, report.facts.get(roof_charts.MEMORY_PEAK)
     why = ""
     if not report.roofline:
         why = "No operation could be set against a roof: that needs shapes in the trace (record_shapes=True)."
@@ -181,19 +182,21 @@ def _parts(report: Report, specs: dict[str, charts.Spec], limits: Limits) -> dic
         why = "The operations in these traces have neither known FLOPs nor known bytes, so none can be placed."
     elif not peaks or not memory:
         missing = [what for what, known in (("compute", peaks), ("memory", memory)) if not known]
-        why = f"The {' and '.join(missing)} peak of this device is not known, so no {' or '.join(missing)} roof is drawn."
+        why = (
+            f"The {' and '.join(missing)} peak of this device is not known, so no {' or '.join(missing)} roof is drawn."
+        )
     return {
         "recompute": sections.part(report, "recompute"),
         "signatures": [sections.part(report, one) for one in sections.SIGNATURES],
-        "collectives": sections.collectives_table(report, limits.rows),
-        "stragglers": sections.stragglers_table(report, limits.rows),
+        "collectives": page_tables.collectives_table(report, limits.rows),
+        "stragglers": page_tables.stragglers_table(report, limits.rows),
         "kernels": sections.part(report, "kernels"),
-        "kinds": sections.kinds(report.roofline),
+        "kinds": page_tables.kinds(report.roofline),
         "roofs": "Solid: compute peaks; dashed: memory." if peaks else "",
         "memory_roof": "Dashed: the memory's peak." if memory else "",
         "roofline_why": why,
-        "calls": sections.calls_table(report, min(limits.rows, 25)),
-        "kernel_names": sections.kernels_table(report, min(limits.rows, 20)),
+        "calls": page_tables.calls_table(report, min(limits.rows, 25)),
+        "kernel_names": page_tables.kernels_table(report, min(limits.rows, 20)),
     }
 
 
@@ -207,6 +210,8 @@ def _rest(report: Report, limits: Limits) -> dict[str, Any]:
         "more_findings": max(len(report.findings) - limits.rows, 0),
         "no_findings": empty,
         "ranks_note": groups.worth_a_line(groups.rank_lines(report), limits.ranks)[1],
+        "odd_ranks": page_tables.ranks_table(report, _RANK_ROWS),
+        "odd_ranks_note": groups.worth_a_line(groups.rank_lines(report), _RANK_ROWS)[1],
         "other_steps": groups.other_steps(report.other_steps)[: limits.rows],
         "checklist": sections.checklist(report, limits.rows),
         "qualities": groups.qualities(report.inputs)[: limits.rows],
@@ -214,20 +219,20 @@ def _rest(report: Report, limits: Limits) -> dict[str, Any]:
         "more_warnings": more,
         "not_evaluated": [(brief(rule), brief(why, 300)) for rule, why in rules[: limits.rows]],
         "more_rules": max(len(rules) - limits.rows, 0),
-        "measured": sections.Table(["number", "value"], known[:200]) if known else None,
+        "measured": page_tables.Table(["number", "value"], known[:200]) if known else None,
     }
 
 
 def _charts(report: Report, limits: Limits) -> tuple[dict[str, charts.Spec], list[DrawnStep], str]:
     """The specifications by the id of their place on the page, and what is said of each step in time order."""
     job = report.job
-    memory = report.facts.get(charts.MEMORY_PEAK)
+    memory = report.facts.get(roof_charts.MEMORY_PEAK)
     costliest = sorted(report.roofline, key=lambda op: -op.owned_ns)[: limits.points]
     lines = groups.worth_a_line(groups.rank_lines(report), limits.ranks)[0]
     found = {
         "waterfall": charts.waterfall(ledger(job), job) if job.rank_steps > 0 and job.total_ns > 0 else None,
-        "roofline": charts.roofline(costliest, job, memory),
-        "bandwidth": charts.bandwidth(costliest, job, memory),
+        "roofline": roof_charts.roofline(costliest, job, memory),
+        "bandwidth": roof_charts.bandwidth(costliest, job, memory),
         "heatmap": charts.heatmap(lines),
     }
     drawn = []
@@ -252,7 +257,8 @@ def _worth_drawing(timelines: list[StepTimeline]) -> list[StepTimeline]:
 def _drawn_step(place: str, one: StepTimeline, left_out: int) -> DrawnStep:
     device = "" if one.device is None else f", device {one.device}"
     title = f"{brief(one.why).capitalize()} step: step {one.step} of rank {one.rank}{device}, {units.time(one.dur_ns)}"
-    caption = "Top row: what each instant is charged to. Below: what ran. Drag to move, Ctrl + wheel to zoom, double-click for the whole step."
+    caption = "Top row: what each instant is charged to. Below: what ran. "
+    caption += "Drag to move, Ctrl + wheel to zoom, double-click for the whole step."
     if left_out:
         caption += f" The {units.plural(left_out, 'shortest piece')} left out: too many to tell apart."
     return DrawnStep(place, title, caption, sections.legend(one.leaves))

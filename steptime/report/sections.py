@@ -1,4 +1,4 @@
-"""What each section of the HTML report says, as plain data for the template: every text printable and of bounded length.
+"""What each section of the HTML report says, as plain data: every text printable and of bounded length.
 
 Nothing here is markup: the template escapes all of it. A section that has nothing to show says why instead.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from steptime.model import LEAVES, SLICES, Evidence, Finding, Job, OpRoof, Report
+from steptime.model import LEAVES, SLICES, Evidence, Finding, Job, Report
 from steptime.report import groups, units, words
-from steptime.report.charts import KIND_LEAVES, rates
 from steptime.report.colours import leaf_colour, part_colour
 from steptime.report.ledger import PRODUCTIVE, Row, ledger
-from steptime.report.names import brief, shorten_all
+from steptime.report.names import brief
+from steptime.report.page_tables import NAME_WIDTH, Table, causes_table
+from steptime.report.perfetto import microseconds
 
 #: The four signatures of a timeline, in the order in which the walkthrough asks for them.
 SIGNATURES = {
@@ -23,26 +24,10 @@ SIGNATURES = {
     "stragglers": ("One rank later than the others", "Waits in collectives for a late rank."),
     "unexplained": ("What nothing explains", "Idle time for which these traces prove no cause."),
 }
-_NAME_WIDTH = 150
 _TEXT_WIDTH = 700
 _EVIDENCE = 6
 _CAUSES_OF_PART = 6
 _DEFINED = {PRODUCTIVE, *(part.id for part in SLICES), *(leaf.key for leaf in LEAVES)}
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table for the page: the last column takes the rest of the width; `numbers` columns from the left are numbers.
-
-    A cell of the columns named in `codes` is a name from the program and is set as code.
-    """
-
-    head: list[str]
-    rows: list[list[str]]
-    numbers: int = 0
-    codes: frozenset[int] = frozenset()
-    #: How many rows are left out.
-    more: int = 0
 
 
 @dataclass(frozen=True)
@@ -155,7 +140,9 @@ def facts(report: Report) -> list[tuple[str, str, str]]:
     world = f" of {units.count(job.world_size)}" if job.world_size not in (None, job.ranks_analyzed) else ""
     shown.append((ranks + world, "rank" if job.ranks_analyzed == 1 and not world else "ranks", "def-points"))
     if not one:
-        shown.append((units.count(len(job.steps)), "step counted" if len(job.steps) == 1 else "steps counted", "def-step"))
+        shown.append(
+            (units.count(len(job.steps)), "step counted" if len(job.steps) == 1 else "steps counted", "def-step")
+        )
     return shown
 
 
@@ -202,125 +189,6 @@ def part(report: Report, part_id: str) -> Part:
     return Part(part_id, title, meaning, said, why, part_colour(part_id), where, split, causes)
 
 
-def causes_table(report: Report, part_id: str, most: int) -> Table | None:
-    """The costliest causes of one part."""
-    mine = sorted((one for one in report.causes if one.leaf.partition("/")[0] == part_id), key=lambda one: -one.ns)
-    shown = mine[:most]
-    if not shown:
-        return None
-    scale = units.scale_for(words.per_step_ns(report.job.total_ns, report))
-    names = shorten_all((one.what for one in shown), _NAME_WIDTH)
-    places = shorten_all((one.where for one in shown if one.where), _NAME_WIDTH)
-    rows = [
-        [
-            units.points(one.share),
-            units.scaled(words.per_step_ns(one.ns, report), scale),
-            names[one.what],
-            places[one.where] if one.where else "",
-            words.evidence(one, report),
-        ]
-        for one in shown
-    ]
-    what = "window" if words.is_one_window(report) else "step"
-    head = ["points", f"{scale.unit}/{what}", "cause", "at", "seen"]
-    return Table(head, rows, numbers=2, codes=frozenset({2, 3}), more=len(mine) - len(shown))
-
-
-def collectives_table(report: Report, most: int) -> Table | None:
-    """Collectives by kind and group."""
-    everyone = sorted(report.collectives, key=lambda one: (-one.exposed_ns, -one.dur_ns))
-    if not everyone:
-        return None
-    rows = [
-        [
-            units.time(words.per_step_ns(one.exposed_ns, report)),
-            units.time(words.per_step_ns(one.dur_ns, report)),
-            units.count(one.count),
-            brief(one.kind),
-            brief(one.group) if one.group else "not recorded",
-        ]
-        for one in everyone[:most]
-    ]
-    a_step = words.a_step(report)
-    head = [f"exposed{a_step}", f"running{a_step}", "calls", "collective", "group"]
-    return Table(head, rows, numbers=3, more=max(len(everyone) - most, 0))
-
-
-def stragglers_table(report: Report, most: int) -> Table | None:
-    """What the report says of late ranks, as it says it."""
-    if not report.stragglers:
-        return None
-    keys = list(dict.fromkeys(key for one in report.stragglers for key in one))[:8]
-    rows = [[brief(one[key], 200) if key in one else "" for key in keys] for one in report.stragglers[:most]]
-    return Table([brief(key.replace("_", " "), 40) for key in keys], rows, more=max(len(report.stragglers) - most, 0))
-
-
-def calls_table(report: Report, most: int) -> Table | None:
-    """The costliest calls against the roofline."""
-    ops = sorted(report.roofline, key=lambda op: -op.owned_ns)
-    if not ops:
-        return None
-    shown = ops[:most]
-    names = shorten_all((op.op for op in shown), 70)
-    shapes = shorten_all((op.shapes for op in shown), 110)
-    rows = [
-        [
-            units.time(words.per_step_ns(op.owned_ns, report)),
-            "?" if op.headroom_ns is None else units.time(words.per_step_ns(op.headroom_ns, report)),
-            "?" if op.peak_share is None else units.share(op.peak_share),
-            *rates(op),
-            units.count(op.count),
-            names[op.op],
-            shapes[op.shapes],
-            _kind(op),
-            _bound(op),
-            ", ".join(shorten_all(op.checks, 60).values()),
-        ]
-        for op in shown
-    ]
-    a_step = words.a_step(report)
-    head = [f"time{a_step}", "can gain", "of peak", "FLOP/s", "bytes/s", "calls"]
-    head += ["operation", "shapes", "kind", "bound by", "checks"]
-    return Table(head, rows, numbers=6, codes=frozenset({6, 7}), more=len(ops) - len(shown))
-
-
-def _kind(op: OpRoof) -> str:
-    return ", ".join([brief(op.dtype or "dtype unknown"), brief(op.direction)] + ["run again"] * op.recomputed)
-
-
-def _bound(op: OpRoof) -> str:
-    text = brief(op.bound) if op.bound else "can't tell"
-    return f"{text} (bytes fit in L2)" if op.cache_resident else text
-
-
-def kernels_table(report: Report, most: int) -> Table | None:
-    """The costliest kernels by name."""
-    ordered = sorted(report.kernels, key=lambda one: -one.owned_ns)
-    if not ordered:
-        return None
-    shown = ordered[:most]
-    names = shorten_all((one.name for one in shown), _NAME_WIDTH)
-    rows = [
-        [
-            units.time(words.per_step_ns(one.owned_ns, report)),
-            units.time(words.per_step_ns(one.dur_ns, report)),
-            units.count(one.count),
-            names[one.name],
-            brief(one.leaf),
-        ]
-        for one in shown
-    ]
-    a_step = words.a_step(report)
-    head = [f"owned{a_step}", f"running{a_step}", "launches", "kernel", "leaf"]
-    return Table(head, rows, numbers=3, codes=frozenset({3}), more=len(ordered) - len(shown))
-
-
-def kinds(ops: Sequence[OpRoof]) -> list[tuple[str, str]]:
-    """The legend of the roofline: kind and colour."""
-    present = {op.kind for op in ops}
-    return [(kind, leaf_colour(leaf)) for kind, leaf in KIND_LEAVES.items() if kind in present]
-
-
 def findings(report: Report, most: int) -> list[Found]:
     """Findings in the report's order."""
     titles = {part.id: part.title for part in SLICES}
@@ -359,14 +227,8 @@ def _place(piece: Evidence) -> str:
     said += [f"step {piece.step}"] if piece.step is not None else []
     said += [f"at {microseconds(piece.start_ns)} µs"] if piece.start_ns is not None else []
     said += [f"for {units.time(piece.dur_ns)}"] if piece.dur_ns is not None else []
-    said += [brief(piece.event, _NAME_WIDTH)] if piece.event is not None else []
+    said += [brief(piece.event, NAME_WIDTH)] if piece.event is not None else []
     return ", ".join(said)
-
-
-def microseconds(ns: int) -> str:
-    """Nanoseconds as a trace writes them: microseconds with three decimals, exactly."""
-    whole, rest = divmod(abs(ns), 1000)
-    return f"{'-' if ns < 0 else ''}{whole}.{rest:03d}"
 
 
 def checklist(report: Report, most: int) -> list[tuple[str, str, str, str]]:

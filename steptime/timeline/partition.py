@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steptime.model import LEAF_CODE, LEAVES, StepTime
 from steptime.timeline.contention import contention_ns
+from steptime.timeline.facts import Facts, facts
 from steptime.timeline.host import HostState
 from steptime.timeline.idle import Idle, attribute, credit_syncs
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
@@ -39,6 +40,7 @@ class DeviceSplit:
     unmeasurable_contention_ns: int
     segments: Segments | None = None
     groups: OpGroups | None = None
+    facts: Facts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,14 @@ def split_device(context: FileContext, work: Activities, labels: Work, calls: Ca
     _put_activities(device)
     idle, what = _put_idle(device)
     count = len(bounds) - 1
+    numbers = facts(context.table, work, labels, parts, bounds)
     segments = _segments(parts, labels, idle, what)
     is_kernel = context.table.category[work.row] == Category.KERNEL
     inside = launched_in[is_kernel & (launched_in >= 0) & (launched_in < count)]
     kernels = np.bincount(inside, minlength=count).astype(np.int64)
     groups = group_ops(context.table, work, labels, calls, (parts, step, bounds), context.labels) if calls else None
-    return DeviceSplit(bounds, device.writer.ledger(context.labels.texts), kernels, unmeasurable, segments, groups)
+    ledger = device.writer.ledger(context.labels.texts)
+    return DeviceSplit(bounds, ledger, kernels, unmeasurable, segments, groups, numbers)
 
 
 def _segments(parts: Pieces, labels: Work, idle: Idle, what: I32) -> Segments:

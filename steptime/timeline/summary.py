@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from steptime.model import Quality, StepTime, StepTimeline
 from steptime.timeline.cpu_rank import split_host
+from steptime.timeline.facts import Facts
 from steptime.timeline.host import HostState
 from steptime.timeline.labels import Labels
 from steptime.timeline.ledger import Ledger
@@ -53,6 +54,7 @@ class DeviceTimeline:
     host_ops: I64
     totals: Totals | None
     groups: OpGroups | None = None
+    facts: Facts = field(default_factory=dict)
     pictures: list[StepTimeline] = field(default_factory=list)
 
 
@@ -144,7 +146,14 @@ def _timeline(
     host_ops = np.bincount(at[(at >= 0) & (at < len(steps))], minlength=len(steps)).astype(np.int64)
     known = {entry.id: entry.name for entry in table.meta.devices}
     return DeviceTimeline(
-        device, known.get(device) if device is not None else None, steps, ledger, host_ops, totals, split.groups
+        device,
+        known.get(device) if device is not None else None,
+        steps,
+        ledger,
+        host_ops,
+        totals,
+        split.groups,
+        split.facts,
     )
 
 

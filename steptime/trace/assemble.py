@@ -11,7 +11,7 @@ from msgspec import Raw
 from numpy.typing import NDArray
 
 from steptime.trace.clock import nanoseconds
-from steptime.trace.decode import DeviceArgs, Event, OpArgs, RuntimeArgs, SyncArgs, decode_args
+from steptime.trace.decode import DeviceArgs, Event, MemoryArgs, OpArgs, RuntimeArgs, SyncArgs, decode_args
 from steptime.trace.events import (
     I32,
     I64,
@@ -69,6 +69,7 @@ class Columns:
         self.count = 0
         self.decimal_times = False
         self.memory_as_activity = False
+        self.reserved_bytes = self.allocated_bytes = -1
         self.warnings: list[str] = []
         self._rows = 0
         self._categories: _Interner[str] = _Interner()
@@ -91,6 +92,7 @@ class Columns:
     def add(self, events: list[Event]) -> None:
         """Take the activities out of one piece of the file."""
         self.count += len(events)
+        self._add_memory([event.args for event in events if event.name == "[memory]"])
         activities = [event for event in events if event.ph == "X"]
         seen = self._categories.indices([event.cat for event in activities])
         code_of = np.array([CATEGORY_OF.get(name, Category.OTHER) for name in self._categories], np.int8)
@@ -111,6 +113,13 @@ class Columns:
         self._put("track", self._tracks.indices([(event.pid, event.tid) for event in activities]))
         self._add_arguments(activities, category)
         self._rows += len(activities)
+
+    def _add_memory(self, raws: list[Raw]) -> None:
+        """Keep the most that the allocator held, and that tensors used, on a device."""
+        held = [one for one in decode_args(raws, MemoryArgs) if one.device_type == 1]
+        if held:
+            self.reserved_bytes = max(self.reserved_bytes, *(one.reserved_bytes for one in held), -1)
+            self.allocated_bytes = max(self.allocated_bytes, *(one.allocated_bytes for one in held), -1)
 
     def _put(self, key: str, values: NDArray[np.generic]) -> None:
         self._pieces.setdefault(key, []).append(values)

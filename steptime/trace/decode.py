@@ -71,12 +71,20 @@ class SyncArgs(msgspec.Struct, gc=False):
     kind: str = field(name="cuda_sync_kind", default="")
 
 
-Args = TypeVar("Args", OpArgs, RuntimeArgs, DeviceArgs, SyncArgs, CollectiveArgs)
+class MemoryArgs(msgspec.Struct, gc=False):
+    """Arguments of a `[memory]` event: what the allocator of one device holds after it. Device type 1 is CUDA."""
+
+    reserved_bytes: int = field(name="Total Reserved", default=-1)
+    allocated_bytes: int = field(name="Total Allocated", default=-1)
+    device_type: int = field(name="Device Type", default=0)
+
+
+Args = TypeVar("Args", OpArgs, RuntimeArgs, DeviceArgs, SyncArgs, CollectiveArgs, MemoryArgs)
 
 _EVENTS = msgspec.json.Decoder(list[Event])
 _ARGS: dict[type, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
-    for kind in (OpArgs, RuntimeArgs, DeviceArgs, SyncArgs, CollectiveArgs)
+    for kind in (OpArgs, RuntimeArgs, DeviceArgs, SyncArgs, CollectiveArgs, MemoryArgs)
 }
 
 

@@ -113,7 +113,10 @@ class SyncColumns:
 
 @dataclass(frozen=True, slots=True)
 class TraceMeta:
-    """What the file says about itself. None: the file does not say."""
+    """What the file says about itself. None: the file does not say.
+
+    reserved_bytes, allocated_bytes: most that a device's allocator held, and that tensors used, -1 without such events.
+    """
 
     path: str
     bytes: int
@@ -126,6 +129,8 @@ class TraceMeta:
     devices: list[DeviceProperties]
     flags: frozenset[str]
     event_count: int
+    reserved_bytes: int = -1
+    allocated_bytes: int = -1
     dropped: dict[str, int] = field(default_factory=dict)
     clipped: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)

@@ -140,6 +140,8 @@ def _finish(text: TraceText, columns: Columns, size_bytes: int) -> EventTable:
         devices=_devices(header.get("deviceProperties")),
         flags=frozenset(flag for flag in _FLAGS if header.get(flag)),
         event_count=columns.count,
+        reserved_bytes=columns.reserved_bytes,
+        allocated_bytes=columns.allocated_bytes,
         warnings=columns.warnings,
     )
     return clean(columns.table(meta))

@@ -27,7 +27,9 @@ PEAK_FLOPS = 989.4e12
 MEMORY_BYTES_PER_S = 3.35e12
 
 
-def op(name: str, kind: str, owned_us: int, rates: tuple[float | None, float | None, float | None], **more: object) -> OpRoof:
+def op(
+    name: str, kind: str, owned_us: int, rates: tuple[float | None, float | None, float | None], **more: object
+) -> OpRoof:
     """A call with the given intensity, attained FLOP/s and bytes/s; FLOPs and bytes follow from the rates."""
     intensity, flops, moved = rates
     seconds = owned_us / 1e6
@@ -60,13 +62,29 @@ def ops() -> list[OpRoof]:
     """Calls on both sides of the ridge, one in L2, two without FLOPs, one with neither FLOPs nor bytes."""
     return [
         op("aten::mm", "matmul", 9_000, (1_170.0, 610e12, 521e9)),
-        op("aten::mm", "matmul", 2_100, (820.0, 240e12, 293e9), shapes="[[8192, 4100], [4100, 4096]]", checks=["alignment"]),
+        op(
+            "aten::mm",
+            "matmul",
+            2_100,
+            (820.0, 240e12, 293e9),
+            shapes="[[8192, 4100], [4100, 4096]]",
+            checks=["alignment"],
+        ),
         op("aten::_scaled_dot_product_flash_attention", "attention", 3_400, (410.0, 420e12, 1_024e9)),
         op("aten::convolution", "convolution", 700, (60.0, 90e12, 1_500e9)),
         op("aten::bmm", "matmul", 60, (9.0, 40e12, 4_444e9), cache_resident=True, bound="memory"),
         op("aten::add_", "memory", 2_600, (None, None, 2_900e9), bound="memory", dtype="fp32", direction="backward"),
         op("aten::layer_norm", "memory", 1_300, (None, None, 900e9), bound="launch", recomputed=True),
-        op("custom::op", "memory", 90, (None, None, None), bound=None, peak_share=None, attainable_ns=None, headroom_ns=None),
+        op(
+            "custom::op",
+            "memory",
+            90,
+            (None, None, None),
+            bound=None,
+            peak_share=None,
+            attainable_ns=None,
+            headroom_ns=None,
+        ),
     ]
 
 
@@ -91,7 +109,13 @@ def timeline(why: str = "typical", *, rank: int = 0, step: int = 10, start_ns: i
         step_start_ns=start_ns,
         dur_ns=100 * MS,
         tracks=["owner", "stream 7", "stream 24"],
-        names=["sm90_xmma_gemm_bf16", "enumerate(DataLoader)#__next__", "flash_fwd", "ncclDevKernel_AllReduce", "aten::add"],
+        names=[
+            "sm90_xmma_gemm_bf16",
+            "enumerate(DataLoader)#__next__",
+            "flash_fwd",
+            "ncclDevKernel_AllReduce",
+            "aten::add",
+        ],
         leaves=["kernels/matmul", "host/data_loader", "exposed_comm/allreduce", "host/launch_bound"],
         track=[row[0] for row in rows],
         start_ns=[row[1] * US for row in rows],
@@ -191,7 +215,13 @@ def rich() -> Report:
 
 
 #: Markup, quotes, controls, and a name of 5,000 characters.
-UGLY = (*HOSTILE, "</script><img src=x onerror=alert(1)>", "\"'`<b>${7*7}{{7*7}}</b>", "k" * 5_000, "\x00\x08\x1b[2J\u2028\u2029")
+UGLY = (
+    *HOSTILE,
+    "</script><img src=x onerror=alert(1)>",
+    "\"'`<b>${7*7}{{7*7}}</b>",
+    "k" * 5_000,
+    "\x00\x08\x1b[2J\u2028\u2029",
+)
 
 
 def hostile_rich() -> Report:
@@ -221,7 +251,7 @@ def hostile_rich() -> Report:
         hostile(),
         roofline=calls,
         timelines=[drawn],
-        facts={text: 1.0 for text in UGLY},
+        facts=dict.fromkeys(UGLY, 1.0),
         findings=odd,
         not_evaluated=dict.fromkeys(UGLY, ugly),
         checklist=[ChecklistItem(item=text, status=text, why=text) for text in UGLY],

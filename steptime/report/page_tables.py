@@ -1,0 +1,161 @@
+"""The tables of the HTML report, as plain data: every text printable and of bounded length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from steptime.model import OpRoof, Report
+from steptime.report import groups, units, words
+from steptime.report.colours import leaf_colour
+from steptime.report.names import brief, shorten_all
+from steptime.report.roof_charts import KIND_LEAVES, rates
+
+NAME_WIDTH = 150
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table for the page: the last column takes the rest of the width; `numbers` columns from the left are numbers.
+
+    A cell of the columns named in `codes` is a name from the program and is set as code.
+    """
+
+    head: list[str]
+    rows: list[list[str]]
+    numbers: int = 0
+    codes: frozenset[int] = frozenset()
+    #: How many rows are left out.
+    more: int = 0
+
+
+def causes_table(report: Report, part_id: str, most: int) -> Table | None:
+    """The costliest causes of one part."""
+    mine = sorted((one for one in report.causes if one.leaf.partition("/")[0] == part_id), key=lambda one: -one.ns)
+    shown = mine[:most]
+    if not shown:
+        return None
+    scale = units.scale_for(words.per_step_ns(report.job.total_ns, report))
+    names = shorten_all((one.what for one in shown), NAME_WIDTH)
+    places = shorten_all((one.where for one in shown if one.where), NAME_WIDTH)
+    rows = [
+        [
+            units.points(one.share),
+            units.scaled(words.per_step_ns(one.ns, report), scale),
+            names[one.what],
+            places[one.where] if one.where else "",
+            words.evidence(one, report),
+        ]
+        for one in shown
+    ]
+    what = "window" if words.is_one_window(report) else "step"
+    head = ["points", f"{scale.unit}/{what}", "cause", "at", "seen"]
+    return Table(head, rows, numbers=2, codes=frozenset({2, 3}), more=len(mine) - len(shown))
+
+
+def collectives_table(report: Report, most: int) -> Table | None:
+    """Collectives by kind and group."""
+    everyone = sorted(report.collectives, key=lambda one: (-one.exposed_ns, -one.dur_ns))
+    if not everyone:
+        return None
+    rows = [
+        [
+            units.time(words.per_step_ns(one.exposed_ns, report)),
+            units.time(words.per_step_ns(one.dur_ns, report)),
+            units.count(one.count),
+            brief(one.kind),
+            brief(one.group) if one.group else "not recorded",
+        ]
+        for one in everyone[:most]
+    ]
+    a_step = words.a_step(report)
+    head = [f"exposed{a_step}", f"running{a_step}", "calls", "collective", "group"]
+    return Table(head, rows, numbers=3, more=max(len(everyone) - most, 0))
+
+
+def ranks_table(report: Report, most: int) -> Table | None:
+    """Ranks with their largest leaves: those unlike the others, and one that stands for the rest."""
+    everyone = groups.rank_lines(report)
+    if len(everyone) < 2:
+        return None
+    rows = []
+    for line in groups.worth_a_line(everyone, most)[0]:
+        largest = sorted(line.leaves_ns.items(), key=lambda item: -item[1])[:4]
+        said = ", ".join(f"{brief(key)} {units.points(ns / (line.total_ns or 1))}" for key, ns in largest)
+        rows.append([units.time(line.median_ns), line.name, said])
+    return Table(["median step", "rank", "largest leaves, in points"], rows, numbers=1)
+
+
+def stragglers_table(report: Report, most: int) -> Table | None:
+    """What the report says of late ranks, as it says it."""
+    if not report.stragglers:
+        return None
+    keys = list(dict.fromkeys(key for one in report.stragglers for key in one))[:8]
+    rows = [[brief(one[key], 200) if key in one else "" for key in keys] for one in report.stragglers[:most]]
+    return Table([brief(key.replace("_", " "), 40) for key in keys], rows, more=max(len(report.stragglers) - most, 0))
+
+
+def calls_table(report: Report, most: int) -> Table | None:
+    """The costliest calls against the roofline."""
+    ops = sorted(report.roofline, key=lambda op: -op.owned_ns)
+    if not ops:
+        return None
+    shown = ops[:most]
+    names = shorten_all((op.op for op in shown), 70)
+    shapes = shorten_all((op.shapes for op in shown), 110)
+    rows = [
+        [
+            units.time(words.per_step_ns(op.owned_ns, report)),
+            "?" if op.headroom_ns is None else units.time(words.per_step_ns(op.headroom_ns, report)),
+            "?" if op.peak_share is None else units.share(op.peak_share),
+            *rates(op),
+            units.count(op.count),
+            names[op.op],
+            shapes[op.shapes],
+            _kind(op),
+            _bound(op),
+            ", ".join(shorten_all(op.checks, 60).values()),
+        ]
+        for op in shown
+    ]
+    a_step = words.a_step(report)
+    head = [f"time{a_step}", "can gain", "of peak", "FLOP/s", "bytes/s", "calls"]
+    head += ["operation", "shapes", "kind", "bound by", "checks"]
+    return Table(head, rows, numbers=6, codes=frozenset({6, 7}), more=len(ops) - len(shown))
+
+
+def _kind(op: OpRoof) -> str:
+    return ", ".join([brief(op.dtype or "dtype unknown"), brief(op.direction)] + ["run again"] * op.recomputed)
+
+
+def _bound(op: OpRoof) -> str:
+    text = brief(op.bound) if op.bound else "can't tell"
+    return f"{text} (bytes fit in L2)" if op.cache_resident else text
+
+
+def kernels_table(report: Report, most: int) -> Table | None:
+    """The costliest kernels by name."""
+    ordered = sorted(report.kernels, key=lambda one: -one.owned_ns)
+    if not ordered:
+        return None
+    shown = ordered[:most]
+    names = shorten_all((one.name for one in shown), NAME_WIDTH)
+    rows = [
+        [
+            units.time(words.per_step_ns(one.owned_ns, report)),
+            units.time(words.per_step_ns(one.dur_ns, report)),
+            units.count(one.count),
+            names[one.name],
+            brief(one.leaf),
+        ]
+        for one in shown
+    ]
+    a_step = words.a_step(report)
+    head = [f"owned{a_step}", f"running{a_step}", "launches", "kernel", "leaf"]
+    return Table(head, rows, numbers=3, codes=frozenset({3}), more=len(ordered) - len(shown))
+
+
+def kinds(ops: Sequence[OpRoof]) -> list[tuple[str, str]]:
+    """The legend of the roofline: kind and colour."""
+    present = {op.kind for op in ops}
+    return [(kind, leaf_colour(leaf)) for kind, leaf in KIND_LEAVES.items() if kind in present]
