@@ -102,7 +102,10 @@ def calls_table(report: Report, most: int) -> Table | None:
         return None
     shown = ops[:most]
     names = shorten_all((op.op for op in shown), 70)
-    shapes = shorten_all((op.shapes for op in shown), 110)
+    # Arguments that are no tensors have empty shapes, which tell nothing.
+    tensors = {op.shapes: op.shapes.replace("[], ", "").replace(", []", "") for op in shown}
+    short = shorten_all(tensors.values(), 110)
+    shapes = {text: short[plain] for text, plain in tensors.items()}
     rows = [
         [
             units.time(words.per_step_ns(op.owned_ns, report)),
@@ -110,9 +113,7 @@ def calls_table(report: Report, most: int) -> Table | None:
             "?" if op.peak_share is None else units.share(op.peak_share),
             *rates(op),
             units.count(op.count),
-            names[op.op],
-            shapes[op.shapes],
-            _kind(op),
+            f"{names[op.op]}\n{shapes[op.shapes]}\n{_kind(op)}",
             _bound(op),
             ", ".join(shorten_all(op.checks, 60).values()),
         ]
@@ -120,8 +121,8 @@ def calls_table(report: Report, most: int) -> Table | None:
     ]
     a_step = words.a_step(report)
     head = [f"time{a_step}", "can gain", "of peak", "FLOP/s", "bytes/s", "calls"]
-    head += ["operation", "shapes", "kind", "bound by", "checks"]
-    return Table(head, rows, numbers=6, codes=frozenset({6, 7}), more=len(ops) - len(shown))
+    head += ["call, shapes", "bound by", "checks"]
+    return Table(head, rows, numbers=6, codes=frozenset({6}), more=len(ops) - len(shown))
 
 
 def _kind(op: OpRoof) -> str:

@@ -130,7 +130,7 @@ def bandwidth(ops: Sequence[OpRoof], job: Job, memory_bytes_per_s: float | None)
 def _scatter(values: list[dict[str, Any]]) -> alt.Chart:
     fields = ("op", "shapes", "kernel", "time", "bound", "attained", "of_peak", "checks")
     tips = [alt.Tooltip(f"{field}:N", title=field.replace("_", " ")) for field in fields]
-    return (
+    drawn: alt.Chart = (
         alt.Chart(alt.InlineData(values=values))
         .mark_point(filled=True, opacity=0.72, stroke="currentColor", strokeWidth=0.6, clip=True)
         .encode(
@@ -139,6 +139,7 @@ def _scatter(values: list[dict[str, Any]]) -> alt.Chart:
             tooltip=tips,
         )
     )
+    return drawn
 
 
 def _points(ops: Sequence[OpRoof], job: Job) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from steptime.model import OpRoof
@@ -102,8 +103,6 @@ def _times(one: int | None, count: int) -> int | None:
 
 def _against(row: OpRoof, total: _Sum, roof: Roof) -> OpRoof:
     """Add what the roofs say: bound, share of the peak, attainable time, headroom."""
-    import msgspec
-
     peak = roof.peak_of(row.dtype) or (roof.peak if row.flops else None)
     best = _achievable(roof, row.dtype)
     memory = roof.gpu.memory_bytes_per_s.usable if roof.gpu and roof.gpu.memory_bytes_per_s else None
@@ -113,7 +112,7 @@ def _against(row: OpRoof, total: _Sum, roof: Roof) -> OpRoof:
     if not known or not row.dur_ns or (row.flops and compute_s is None):
         return row
     compute_bound = compute_s is not None and compute_s >= (memory_s or 0.0)
-    cached = not compute_bound and _fits_l2(total, roof)
+    cached = not compute_bound and _from_cache(total, roof, memory)
     floor_s = max(known)
     reach_s = max((row.flops or 0) / best if best else compute_s or 0.0, (memory_s or 0.0) / ACHIEVABLE_MEMORY_SHARE)
     attainable = min(int(reach_s * 1e9), row.dur_ns)
@@ -139,10 +138,16 @@ def _achievable(roof: Roof, dtype: str | None) -> float | None:
         return None
 
 
-def _fits_l2(total: _Sum, roof: Roof) -> bool:
-    """Whether one call's bytes fit in the last cache: then its data may never have come from memory."""
-    if roof.gpu is None or total.price.bytes is None:
+def _from_cache(total: _Sum, roof: Roof, memory: float | None) -> bool:
+    """Whether the memory roof does not hold for a group, because its data may have come from the last cache.
+
+    One call's bytes fit in it; or the calls are faster than the roof by no more than the bytes that it can hold (an
+    operand that the kernel before left there).
+    """
+    if roof.gpu is None or not total.price.bytes or not total.ops or memory is None:
         return False
     sizes = [figure.usable for figure in (roof.gpu.l2_bytes, roof.gpu.last_level_cache_bytes) if figure is not None]
     largest = max((size for size in sizes if size is not None), default=0.0)
-    return total.price.bytes <= largest
+    seconds = total.dur_ns / total.ops / 1e9
+    too_fast = total.price.bytes > memory * seconds
+    return total.price.bytes <= largest or (too_fast and total.price.bytes - largest <= memory * seconds)
