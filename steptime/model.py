@@ -261,8 +261,9 @@ class OpRoof(msgspec.Struct, frozen=True, kw_only=True):
     kind: ``matmul``, ``convolution``, ``attention`` or ``memory``. count: calls; kernels: kernels they launched;
     kernel: the one that took longest. flops: hardware FLOPs of all calls; model_flops: those the mathematics needs;
     bytes: of all calls. bound: ``compute``, ``memory`` or ``launch``. peak_share: attained over the peak roof.
-    attainable_ns: time at the achievable roof; headroom_ns: owned time beyond it. cache_resident: its data
-    may have come from the last cache, so that the memory roof does not hold. checks: named faults (see the rules); notes: causal, window, gqa.
+    attainable_ns: time at the achievable roof; headroom_ns: owned time beyond it. cache_resident: its data may have
+    come from the last cache, so that the memory roof does not hold. checks: named faults (see the rules); notes:
+    causal, window, gqa.
     """
 
     op: str

@@ -45,7 +45,7 @@ def _write(folder: Path, text: str, name: str = "mine.toml") -> Path:
 
 def test_there_are_as_many_rules_as_files(repo: Path) -> None:
     assert builtin_dir() == repo / "rules"
-    assert _IDS == sorted(path.stem for path in (repo / "rules").iterdir())
+    assert sorted(path.stem for path in (repo / "rules").glob("*.toml")) == _IDS
     assert len(_IDS) >= 30
 
 
@@ -77,7 +77,7 @@ def test_it_fires_on_a_report(rule: Rule) -> None:
     found = diagnose(SITUATIONS[rule.id])
     finding = next(finding for finding in found.findings if finding.id == rule.id)
     assert (finding.slice, finding.title, finding.advice) == (rule.slice, rule.title, rule.advice)
-    assert finding.evidence or not rule.evidence.metrics
+    assert finding.evidence
     if rule.saves:
         assert finding.gain == "upper bound"
         assert finding.cost_ns
@@ -101,7 +101,7 @@ def test_every_slice_and_every_leaf_that_can_be_lost_has_a_rule() -> None:
         covered = {f"share.{dotted}", f"recoverable.{dotted}", roof.get(leaf.key)} & named or leaf.key in by_name
         # The rest have no advice of their own: kernels and collectives of unknown kind, rare rooted collectives.
         rare = leaf.key in ("kernels/other_compute", "exposed_comm/reduce", "exposed_comm/other_comm")
-        assert covered or whole or rare or leaf.key == "host/compile", leaf.key
+        assert covered or whole or rare, leaf.key
 
 
 def test_every_metric_is_documented() -> None:

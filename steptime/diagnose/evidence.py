@@ -32,7 +32,20 @@ def evidence_of(rule: Rule, reading: Reading, values: Mapping[str, Value]) -> li
     found += [item for check in shown.roofline for item in _roof_rows(reading, check)]
     found += [item for kind in shown.collectives for item in _collectives(reading, kind)]
     found += [item for slice_id in shown.ranks for item in _odd_rank(reading, slice_id)]
-    return found + (_slowest_step(reading) if shown.steps else [])
+    found += _slowest_step(reading) if shown.steps else []
+    if all(item.rank is None for item in found):
+        found += _largest_leaf(rule, reading, values)
+    return found
+
+
+def _largest_leaf(rule: Rule, reading: Reading, values: Mapping[str, Value]) -> list[Evidence]:
+    """The leaf that holds most of a rule's time, where the report lists no cause of it."""
+    name = rule.saves or rule.costs
+    largest = max(values[name].parts if name else (), key=lambda part: part.ns, default=None)
+    if largest is None:
+        return []
+    text = f"{largest.leaf}: {time_text(largest.ns / max(reading.rank_steps, 1))} a step"
+    return [_placed(reading, text, largest.leaf, None, "")]
 
 
 def _numbers(names: list[str], values: Mapping[str, Value]) -> Evidence:

@@ -115,7 +115,7 @@ def calls_table(report: Report, most: int) -> Table | None:
             units.count(op.count),
             f"{names[op.op]}\n{shapes[op.shapes]}\n{_kind(op)}",
             _bound(op),
-            ", ".join(shorten_all(op.checks, 60).values()),
+            ", ".join(brief(check.replace("_", " ")) for check in op.checks),
         ]
         for op in shown
     ]

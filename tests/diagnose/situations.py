@@ -1,9 +1,11 @@
 """For each rule a small report, written by hand, in which what the rule is about takes a visible part of the step.
 
-Unless a report says otherwise it has one rank and four equal steps of 100 ms, so that a leaf of 20 ms is a share of 0.2.
+Unless it says otherwise it has one rank and four equal steps of 100 ms, so that a leaf of 20 ms is a share of 0.2.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import msgspec
 
@@ -86,8 +88,8 @@ def ranks_of(leaves_ms: dict[int, dict[str, int]], edge: bool = False) -> list[R
 def one_rank(
     ms: dict[str, int],
     *,
-    of_job: dict[str, object] | None = None,
-    of_file: dict[str, object] | None = None,
+    of_job: Mapping[str, object] | None = None,
+    of_file: Mapping[str, object] | None = None,
     **parts: object,
 ) -> Report:
     """One rank whose every step has leaves of `ms` milliseconds; matrix work fills it up to 100 ms.
@@ -104,7 +106,7 @@ def one_rank(
         "ranks": ranks_of({0: leaves}),
         "inputs": [Input(path="rank0.json", rank=0, bytes=1, events=1, quality=quality(**(of_file or {})))],
     }
-    return report(job(totals, rank_steps=STEPS, **(of_job or {})), **(fields | parts))  # type: ignore[arg-type]
+    return report(job(totals, **({"rank_steps": STEPS} | dict(of_job or {}))), **(fields | parts))  # type: ignore[arg-type]
 
 
 def with_leaf(given: Report, key: str, **changes: object) -> Report:
@@ -112,8 +114,7 @@ def with_leaf(given: Report, key: str, **changes: object) -> Report:
     slices = []
     for part in given.job.slices:
         leaves = [
-            msgspec.structs.replace(leaf, **changes) if f"{part.id}/{leaf.id}" == key else leaf  # type: ignore[arg-type]
-            for leaf in part.leaves
+            msgspec.structs.replace(leaf, **changes) if f"{part.id}/{leaf.id}" == key else leaf for leaf in part.leaves
         ]
         slices.append(msgspec.structs.replace(part, leaves=leaves))
     the_job: Job = msgspec.structs.replace(given.job, slices=slices)
