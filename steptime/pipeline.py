@@ -9,7 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from os import PathLike, fspath
+from pathlib import Path
 
+from steptime.diagnose.findings import diagnose
 from steptime.errors import StepTimeError, TraceError
 from steptime.model import Input, Report, Tool
 from steptime.ranks.counted import Counted, Row, count_steps
@@ -67,7 +69,8 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     ]
     rows.sort(key=lambda row: (row.rank, row.capture, row.timeline.device or 0))
     counted = count_steps(rows, options.steps)
-    return _report(counted, assignment, files, [*found.skipped, *refused], options)
+    report = _report(counted, assignment, files, [*found.skipped, *refused], options)
+    return diagnose(report, [Path(folder) for folder in options.rules])
 
 
 def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileSummary], list[str]]:

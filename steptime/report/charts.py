@@ -196,7 +196,7 @@ def timeline(drawn: StepTimeline, most: int) -> tuple[Spec | None, int]:
         .transform_lookup("n", alt.LookupData(data=names, key="n", fields=["what"]))
         .transform_lookup("k", alt.LookupData(data=keys, key="k", fields=["leaf", "colour"]))
         .transform_lookup("t", alt.LookupData(data=rows, key="t", fields=["row"]))
-        .mark_rect(clip=True, stroke="currentColor", strokeOpacity=0.35, strokeWidth=0.4)
+        .mark_rect(clip=True, stroke="currentColor", strokeOpacity=0.15, strokeWidth=0.4)
         .encode(
             x=alt.X(
                 "s:Q",

@@ -260,5 +260,5 @@ def _drawn_step(place: str, one: StepTimeline, left_out: int) -> DrawnStep:
     caption = "Top row: what each instant is charged to. Below: what ran. "
     caption += "Drag to move, Ctrl + wheel to zoom, double-click for the whole step."
     if left_out:
-        caption += f" The {units.plural(left_out, 'shortest piece')} left out: too many to tell apart."
+        caption += f" Left out, too short to be told apart: {units.plural(left_out, 'piece')}."
     return DrawnStep(place, title, caption, sections.legend(one.leaves))

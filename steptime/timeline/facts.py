@@ -95,8 +95,9 @@ def _first_of_label(chosen: NDArray[np.bool_], what: NDArray[np.int32]) -> NDArr
 def _alternates(work: Activities, labels: Work) -> NDArray[np.bool_]:
     """Collectives that had to wait their turn although another stream was free for them.
 
-    Only if no collective of the recording overlaps any compute: each had been launched while compute still ran before
-    it, and the compute after it had been launched before it ended.
+    Only if no collective of the recording overlaps any compute, and the compute that ran next on another stream had been
+    launched before the collective was: both were in the queue together. (Compute that was launched after a collective
+    may need its result, as in tensor parallelism.)
     """
     comm, compute = labels.klass == COMMUNICATION, labels.klass == COMPUTE
     none = np.zeros(len(work.row), np.bool_)
@@ -112,5 +113,5 @@ def _alternates(work: Activities, labels: Work) -> NDArray[np.bool_]:
     )
     waited = work.return_ns[rows] + GAP_NS < work.start_ns[rows]
     other = work.stream[after] != work.stream[rows]
-    none[rows] = waited & other & (work.return_ns[after] < work.end_ns[rows])
+    none[rows] = waited & other & (work.return_ns[after] < work.launch_ns[rows])
     return none

@@ -40,7 +40,7 @@ def traces(repo: Path) -> Path:
 
 
 def _diagnosed(path: Path, **without: object) -> Report:
-    return diagnose(msgspec.structs.replace(steptime.analyze(path), **without))  # type: ignore[arg-type]
+    return diagnose(msgspec.structs.replace(steptime.analyze(path), **without))
 
 
 @pytest.mark.parametrize(("name", "first", "gain"), FIRST, ids=[row[0].rpartition("/")[2][:24] for row in FIRST])
