@@ -147,6 +147,8 @@ def _norms(case: _Case) -> Verdict:
     if numbers[0] > 0:
         often = f"a gradient norm is computed {number_text(numbers[0], 'count')} times a step"
         return PASS, f"{often}; whether somebody looks at it is not in a trace"
+    if not case.values["share.kernels.optimizer"].number:
+        return CANNOT_TELL, "the counted steps hold no optimizer update whose gradient norm could be watched"
     return FAIL, "no gradient norm is computed in the counted steps"
 
 

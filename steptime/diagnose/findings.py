@@ -26,6 +26,8 @@ _LEVELS = ("low", "medium", "high")
 #: How much of its promised gain a finding counts for in the ranking: a doubtful large gain stands below a sure one of
 #: more than half its size.
 _WEIGHT = {"high": 1.0, "medium": 0.75, "low": 0.5}
+#: A cost whose gain is not computed counts for less still: a fix seldom gives all of it back.
+_WEIGHT_OF_COST = 0.3
 #: What is left for a finding after others have claimed its time must be this part of the step.
 _WORTH_SAYING = 0.005
 #: Leaves that profiling with stacks stretches (DESIGN 1.4, rule 5).
@@ -149,12 +151,10 @@ def _mostly_profiler(values: Mapping[str, Value]) -> bool:
 
 
 def _rank(finding: Finding) -> float:
-    """Gains, and time without a verdict, by size; then costs whose gain is not computed; then what has no cost."""
-    if finding.cost_ns is None:
-        return -2.0
+    """Time without a verdict in full, a gain or a cost by what it counts for; what has no cost comes last."""
     share = finding.share or 0.0
     if finding.gain == NOT_COMPUTED:
-        return share - 1.0
+        return share * _WEIGHT_OF_COST
     return share if finding.gain == CANNOT_TELL else share * _WEIGHT[finding.confidence]
 
 

@@ -5,24 +5,31 @@ All are unknown while the report has no roofline rows: without shapes there are 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from steptime.diagnose.reading import Metric, Part, Reading, Value, unknown
 from steptime.model import OpRoof
 
-#: The faults that the roofline names in `OpRoof.checks`, by name; a text after a colon is detail.
+#: The faults that `roofline.checks` names; a text after a colon is detail.
 CHECKS: dict[str, str] = {
     "misaligned": "a dimension is not a multiple of what the tensor cores take at that dtype",
-    "wave_quantization": "the last wave of blocks leaves most multiprocessors idle",
-    "fp32": "FP32 in a run of a faster reference dtype",
+    "wave_quantized": "the last wave of blocks leaves most multiprocessors idle",
+    "slower_precision": "FP32 or TF32 in a run of a faster reference dtype",
     "math_attention": "attention as separate matmuls and softmax",
-    "unfused_norm": "a norm as several elementwise and reduction kernels",
-    "per_tensor_optimizer": "an optimizer that launches kernels for each tensor",
     "layout_copy": "a copy that only changes the layout",
     "dtype_copy": "a copy that only changes the dtype",
+    "tiny_kernels": "kernels too short to fill the device",
 }
+#: ``fp32_where_bf16_is_reference`` and its like are one check.
+_SLOWER = re.compile(r"\w+_where_\w+_is_reference")
 #: Checks whose fix makes the op faster (gain: its headroom); the others' fix makes the op go away (gain: its time).
-_MADE_FASTER = ("misaligned", "wave_quantization")
+_MADE_FASTER = ("misaligned", "wave_quantized")
+#: Copies: only an op that does nothing else is one, whatever its longest kernel is called.
+_COPIES = ("layout_copy", "dtype_copy")
+#: The steps of a norm that is written out; rsqrt is what tells one from other arithmetic.
+_NORM_OPS = ("aten::pow", "aten::mean", "aten::rsqrt", "aten::square")
+_OPTIMIZER_OP = re.compile(r"(?i)optimizer|_fused_(?:adam|sgd|adagrad)|^aten::_foreach_")
 
 #: A misaligned matmul counts only if it attains less than this part of what aligned ones of its dtype do, since newer
 #: libraries lose nothing on some shapes (allenai/allennlp PR#4929 against tinygrad#5049).
@@ -44,14 +51,15 @@ def leaf_of(row: OpRoof) -> str:
     """The leaf that a row's time is in."""
     if row.recomputed:
         return "recompute/recompute"
-    if has_check(row, "per_tensor_optimizer") or "fused_adam" in row.op or "ptimizer" in row.op:
+    if _OPTIMIZER_OP.search(row.op):
         return "kernels/optimizer"
     return _LEAF_OF_KIND.get(row.kind, "kernels/other_compute")
 
 
 def has_check(row: OpRoof, check: str) -> bool:
     """Whether a row carries a check, with or without detail."""
-    return any(text.partition(":")[0] == check for text in row.checks)
+    names = ["slower_precision" if _SLOWER.fullmatch(text) else text.partition(":")[0] for text in row.checks]
+    return check in names
 
 
 def part_of(at: int, row: OpRoof, ns: int) -> Part:
@@ -95,7 +103,20 @@ def _check_metrics() -> list[Metric]:
 
 
 def _carries(check: str) -> Callable[[OpRoof], bool]:
-    return lambda row: has_check(row, check)
+    return lambda row: has_check(row, check) and (check not in _COPIES or _only_copies(row))
+
+
+def _only_copies(row: OpRoof) -> bool:
+    """Neither a convolution that transposes first nor a fused kernel that transposes on the way."""
+    return row.kind == "memory" and not row.kernel.startswith("triton_")
+
+
+def _norms_written_out(reading: Reading) -> Value:
+    """Time of the steps of norms that are written out; none without an rsqrt."""
+    rows = reading.report.roofline
+    if rows and not any(row.op == "aten::rsqrt" for row in rows):
+        return reading.share([])
+    return _sum(lambda row: row.op in _NORM_OPS and row.kind == "memory", _owned)(reading)
 
 
 def _misaligned_share(reading: Reading) -> Value:
@@ -165,5 +186,6 @@ ROOF_METRICS: tuple[Metric, ...] = (
         "Matmuls and convolutions too small to fill the device.",
         _sum(lambda row: row.kind in _MATMUL and row.bound == "launch", _owned),
     ),
+    Metric("roof.unfused_norm_share", "share", "Power, mean and rsqrt of norms written out.", _norms_written_out),
     *_check_metrics(),
 )

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from steptime.model import Report
-from steptime.report import groups, units, words
+from steptime.report import advice, groups, units, words
 from steptime.report.ledger import ledger
 from steptime.report.names import brief, middle, shorten_all, visible
 
@@ -30,8 +30,10 @@ def render(report: Report) -> str:
         f"**{_text(words.verdict(report))}**",
         _facts(report),
         _waterfall(report),
+        _findings(report),
         _causes(report),
         _folded("Ranks", _ranks(report)),
+        _folded("Before you trust the number", _checklist(report)),
         _folded("Other steps (not in the figures above)", _items(groups.other_steps(report.other_steps))),
         _folded("What the traces hold", _items(groups.qualities(report.inputs))),
         _folded("Warnings", _items(groups.warnings(report, words.mfu_warning(report)))),
@@ -86,6 +88,20 @@ def _waterfall(report: Report) -> str:
 
 def _mean(ns: int, report: Report, scale: units.Scale) -> str:
     return units.scaled(words.per_step_ns(ns, report), scale)
+
+
+def _findings(report: Report) -> str:
+    items = []
+    for number, one in enumerate(advice.advice(report), 1):
+        seen = "".join(f"<br>seen: {_text(middle(text, _ITEM_WIDTH))}" for text in one.evidence)
+        items.append(f"{number}. **{_text(one.title)}** ({_text(one.gain)})  \n   {_text(one.advice)}{seen}")
+    if items and (note := advice.more(report)):
+        items.append(f"\n*{_text(note)}*")
+    return "\n".join(items)
+
+
+def _checklist(report: Report) -> str:
+    return "\n".join(f"- `{check.mark}` {_text(check.item)}: {_text(check.why)}" for check in advice.checks(report))
 
 
 def _causes(report: Report) -> str:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from steptime.model import Report
-from steptime.report import groups, units, words
+from steptime.report import advice, groups, units, words
 from steptime.report.ledger import PRODUCTIVE, WHOLE, Row, apportion, ledger
 from steptime.report.names import brief, middle, shorten_all
 
@@ -59,8 +59,10 @@ def render(report: Report, width: int | None = None, color: bool = False) -> str
     page = _Page(max(MIN_WIDTH, min(columns, MAX_WIDTH)), color)
     _headline(page, report)
     _waterfall(page, report)
+    _findings(page, report)
     _causes(page, report)
     _ranks(page, report)
+    _checklist(page, report)
     _list(page, "Other steps (not in the figures above)", groups.other_steps(report.other_steps))
     _list(page, "What the traces hold", groups.qualities(report.inputs))
     _list(page, "Warnings", groups.warnings(report, words.mfu_warning(report)), "yellow")
@@ -166,6 +168,31 @@ def _bar(row: Row, cells: int) -> str:
     if first == last:
         return " " * min(first, cells - 1) + "▏" if row.ns else ""
     return " " * first + "█" * (last - first)
+
+
+def _findings(page: _Page, report: Report) -> None:
+    found = advice.advice(report)
+    if not found:
+        return
+    page.heading("What to do", "  (by what it could give back; upper bounds, none counted twice)")
+    for number, one in enumerate(found, 1):
+        lead = f"{number:>2}. "
+        page.line(Text.assemble((one.title, "bold"), f" ({one.gain})"), lead)
+        page.line(one.advice, "    ")
+        for text in one.evidence:
+            page.line(text, "    seen: ", style="dim")
+    if note := advice.more(report):
+        page.line(note, "    ", style="dim")
+
+
+def _checklist(page: _Page, report: Report) -> None:
+    items = advice.checks(report)
+    if not items:
+        return
+    page.heading("Before you trust the number")
+    styles = {"ok": "green", "FAIL": "red", "?": "dim"}
+    for check in items:
+        page.line(f"{check.item}: {check.why}", Text(f"{check.mark:>4}  ", styles[check.mark]))
 
 
 def _causes(page: _Page, report: Report) -> None:

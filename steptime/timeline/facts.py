@@ -95,7 +95,7 @@ def _first_of_label(chosen: NDArray[np.bool_], what: NDArray[np.int32]) -> NDArr
 def _alternates(work: Activities, labels: Work) -> NDArray[np.bool_]:
     """Collectives that had to wait their turn although another stream was free for them.
 
-    Only if no collective of the recording overlaps any compute, and the compute that ran next on another stream had been
+    Only if no collective of the recording overlaps compute, and the compute that ran next on another stream had been
     launched before the collective was: both were in the queue together. (Compute that was launched after a collective
     may need its result, as in tensor parallelism.)
     """

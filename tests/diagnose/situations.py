@@ -204,13 +204,16 @@ SITUATIONS: dict[str, Report] = {
     "precision-lost": one_rank({"kernels/precision": 40}, of_job=_PRICED),
     "fp32-without-tensor-cores": one_rank({}, kernels=[kernel("kernels/matmul", "ampere_sgemm_128x64_tn", 60)]),
     "matmul-misaligned": _checked("misaligned: 50257 is no multiple of 8"),
-    "wave-quantization": _checked("wave_quantization"),
+    "wave-quantization": _checked("wave_quantized"),
     "attention-math-path": _checked("math_attention", kind="attention"),
     "softmax-apart": one_rank(
         {"kernels/memory_bound": 22},
         kernels=[kernel("kernels/memory_bound", "cunn_SoftMaxForward<4, float, SoftMaxForwardEpilogue>", 22)],
     ),
-    "norm-unfused": _checked("unfused_norm", kind="memory", op="aten::pow"),
+    "norm-unfused": one_rank(
+        {},
+        roofline=[roof([], 20, kind="memory", op="aten::pow"), roof([], 2, kind="memory", op="aten::rsqrt")],
+    ),
     "optimizer-per-tensor": one_rank(
         {"kernels/optimizer": 4}, kernels=[kernel("kernels/optimizer", _ELEMENTWISE, 4, count=4_000)]
     ),
@@ -224,7 +227,7 @@ SITUATIONS: dict[str, Report] = {
         {"kernels/memory_bound": 30}, kernels=[kernel("kernels/memory_bound", _ELEMENTWISE, 30)]
     ),
     "contention": one_rank({"kernels/comm_contention": 4}, of_job=_WORLD),
-    "small-batch": _checked("tiny", bound="launch"),
+    "small-batch": _checked("tiny_kernels", bound="launch"),
     "matmul-below-roof": _checked("none"),
     "attention-below-roof": _checked("none", kind="attention"),
     "memory-below-roof": _checked("none", kind="memory", op="aten::add"),

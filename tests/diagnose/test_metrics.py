@@ -268,3 +268,21 @@ def test_the_profiler_s_share() -> None:
     assert _number(report, "host.inflation_share") == pytest.approx(8 * MS / TOTAL)
     assert _number(one_rank({"host/launch_bound": 20}), "host.inflation_share") is None
     assert _number(one_rank({}), "host.inflation_share") == 0.0
+
+
+def test_checks_by_name() -> None:
+    rows = [roof(["fp32_where_bf16_is_reference"], 10), roof(["tf32_where_bf16_is_reference", "tiny_kernels"], 5)]
+    report = one_rank({}, roofline=rows)
+    assert _number(report, "roof.slower_precision_share") == pytest.approx(0.15)
+    assert _number(report, "roof.tiny_kernels_share") == pytest.approx(0.05)
+    # A convolution whose longest kernel is a transpose is no copy, and neither is a fused kernel that transposes.
+    rows = [roof(["layout_copy"], 10, kind="convolution"), roof(["layout_copy"], 3, kind="memory")]
+    rows.append(roof(["layout_copy"], 7, kind="memory", kernel="triton_poi_fused_add_clone_transpose_3"))
+    assert _number(one_rank({}, roofline=rows), "roof.layout_copy_share") == pytest.approx(0.03)
+
+
+def test_a_norm_is_told_by_its_rsqrt() -> None:
+    power = roof([], 4, kind="memory", op="aten::pow")
+    assert _number(one_rank({}, roofline=[power]), "roof.unfused_norm_share") == 0.0
+    written_out = [power, roof([], 1, kind="memory", op="aten::rsqrt"), roof([], 9, kind="memory", op="aten::mul")]
+    assert _number(one_rank({}, roofline=written_out), "roof.unfused_norm_share") == pytest.approx(0.05)

@@ -138,7 +138,7 @@ def test_a_phone_scrolls_only_down(name: str, scheme: str, look: Callable[..., O
 def _channels(page: Page, selector: str, what: str) -> list[int]:
     """A computed colour as red, green, blue."""
     channels: list[int] = page.eval_on_selector(
-        selector, "(one, what) => getComputedStyle(one)[what].match(/\\\\d+/g).slice(0, 3).map(Number)", what
+        selector, "(one, what) => getComputedStyle(one)[what].match(/[0-9]+/g).slice(0, 3).map(Number)", what
     )
     return channels
 
@@ -205,17 +205,13 @@ def test_hovering_over_a_hostile_name_shows_it_as_text(look: Callable[..., Opene
     assert page.locator("#vg-tooltip-element img").count() == 0
 
 
-def _last_tick(page: Page) -> str:
-    return page.locator("#timeline-0 svg .role-axis-label text").last.inner_text()
-
-
-def test_buttons_wheel_and_drag_move_the_timeline(look: Callable[..., Opened]) -> None:
+def test_buttons_move_the_timeline(look: Callable[..., Opened]) -> None:
     page = look(rich()).page
-    assert page.locator("#timeline-0 svg .role-axis-label text").all_inner_texts()[10] == "100"
+    assert "100" in page.locator("#timeline-0 svg .role-axis-label text").all_text_contents()
     page.get_by_role("button", name="Zoom in").first.click()
     page.wait_for_function("() => !document.querySelector('#timeline-0').textContent.includes('100')")
     # Half of 100 ms, around the middle.
-    ticks = page.locator("#timeline-0 svg .mark-text.role-axis-label text").all_inner_texts()
+    ticks = page.locator("#timeline-0 svg .mark-text.role-axis-label text").all_text_contents()
     assert {float(tick) for tick in ticks if tick.replace(".", "").isdigit()} >= {30.0, 70.0}
     page.get_by_role("button", name="Show the whole step").first.click()
     page.wait_for_function("() => document.querySelector('#timeline-0').textContent.includes('100')")

@@ -1,0 +1,66 @@
+"""Findings and the checklist as lines that the terminal and Markdown share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from steptime.model import Finding, Report
+from steptime.report import units, words
+from steptime.report.names import brief
+
+#: More findings than this are read by nobody; the JSON report has all.
+SHOWN = 6
+_EVIDENCE = 2
+_MARKS = {"pass": "ok", "fail": "FAIL", "cannot tell": "?"}
+
+
+class Advice(NamedTuple):
+    """One finding in lines: title, what it costs and could give, evidence, what to do."""
+
+    title: str
+    gain: str
+    evidence: list[str]
+    advice: str
+
+
+class Check(NamedTuple):
+    """One item of the checklist: ``ok``, ``FAIL`` or ``?``, the item, why."""
+
+    mark: str
+    item: str
+    why: str
+
+
+def advice(report: Report) -> list[Advice]:
+    """The findings to show, in order."""
+    return [_advice(finding, report) for finding in report.findings[:SHOWN]]
+
+
+def more(report: Report) -> str:
+    """What is not shown: further findings, and rules that could not be judged."""
+    left = len(report.findings) - SHOWN
+    notes = [f"{units.plural(left, 'more finding')} in the JSON report"] if left > 0 else []
+    if report.not_evaluated:
+        notes.append(f"{units.plural(len(report.not_evaluated), 'rule')} not evaluated: their numbers are not known")
+    return "; ".join(notes)
+
+
+def _advice(finding: Finding, report: Report) -> Advice:
+    parts = []
+    if finding.cost_ns and finding.share is not None:
+        cost = units.time(words.per_step_ns(finding.cost_ns, report))
+        kind = "at most" if finding.step_time_if_fixed_ns is not None else "concerned, gain not known"
+        parts.append(f"{units.points(finding.share)} points, {cost} a step {kind}")
+    if finding.mfu_if_fixed is not None:
+        parts.append(f"MFU up to {units.share(min(finding.mfu_if_fixed, 1.0))}")
+    parts.append(f"confidence {finding.confidence}")
+    evidence = []
+    for seen in finding.evidence[:_EVIDENCE]:
+        where = f" (rank {seen.rank}, step {seen.step})" if seen.rank is not None and seen.step is not None else ""
+        evidence.append(brief(seen.text, 200) + where)
+    return Advice(finding.title, ", ".join(parts), evidence, finding.advice)
+
+
+def checks(report: Report) -> list[Check]:
+    """The checklist, in order."""
+    return [Check(_MARKS.get(item.status, "?"), item.item, item.why) for item in report.checklist]
