@@ -18,6 +18,9 @@ MANY_WAVES = 8
 #: Below this share of the roof a fault in shape or launch is worth naming.
 SLOW_SHARE = 0.6
 
+#: Kernels that do nothing but move elements into another layout.
+_LAYOUT_KERNELS = ("batched_transpose", "void at::native::transpose", "transpose_kernel")
+
 
 def checks(row: OpRoof, config: str, roof: Roof) -> OpRoof:
     """The row with its faults.
@@ -38,7 +41,7 @@ def checks(row: OpRoof, config: str, roof: Roof) -> OpRoof:
         found.append("wave_quantized")
     if "scaled_dot_product_attention_math" in row.op or "math" in row.op and row.kind == "attention":
         found.append("math_attention")
-    if "nchwtonhwc" in name or "nhwctonchw" in name or "transpose" in name or row.op == "aten::contiguous":
+    if name.startswith(_LAYOUT_KERNELS) or "nchwtonhwc" in name or "nhwctonchw" in name or row.op == "aten::contiguous":
         found.append("layout_copy")
     if row.op in ("aten::_to_copy", "aten::to") or (row.op == "aten::copy_" and "copy" in name and _changes_dtype(row)):
         found.append("dtype_copy")

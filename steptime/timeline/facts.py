@@ -53,7 +53,10 @@ def facts(table: EventTable, work: Activities, labels: Work, parts: Pieces, boun
         found["streams.alternating_ns"] = by_step(_alternates(work, labels), owned)
     norms = np.array([name.startswith(_NORM_OPS) for name in table.names], np.bool_)
     rows = table.ops.row[norms[table.name[table.ops.row]]]
-    if len(table.ops.row):
+    compiled = any("CompiledFxGraph" in name or "CompiledFunction" in name for name in table.names)
+    # A compiled graph may hold a norm without an op of its own; without an update nobody computes one.
+    updates = any(name.startswith("Optimizer.step#") for name in table.names)
+    if len(table.ops.row) and updates and not compiled:
         at = np.searchsorted(bounds, table.start_ns[rows], side="right") - 1
         at = at[(at >= 0) & (at < len(bounds) - 1)]
         found["norms.count"] = np.bincount(at, minlength=len(bounds) - 1).astype(np.int64)

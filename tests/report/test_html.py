@@ -260,7 +260,7 @@ def test_what_is_missing_is_said() -> None:
 
 def test_roofs_that_are_not_known_are_said_to_be_missing() -> None:
     without = msgspec.structs.replace(rich(), facts={})
-    assert "memory peak is not known" in _Page(render(without)).texts["kernels"]
+    assert "The memory peak of this device is not known" in _Page(render(without)).texts["kernels"]
 
 
 def test_one_rank_has_no_heatmap() -> None:
