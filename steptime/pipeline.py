@@ -40,6 +40,7 @@ class Options:
     pricing: RooflinePricing = RooflinePricing()  # GPU, peaks and reference dtype
     model: ModelAsk = ModelAsk()  # the model and its tokens, for MFU by convention
     rules: tuple[str, ...] = ()  # folders with the user's own rules
+    draw_every_step: bool = False  # keep the segments of all steps, not of a typical and the slowest one only
     strict: bool = False  # stop at the first bad file instead of going on without it
     jobs: int = 1  # files read at once, each in a process of its own
     progress: Callable[[int, int, str], None] | None = None  # called as (files done, files in all, path)
@@ -93,7 +94,7 @@ def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileS
 
 
 def _results(files: Sequence[TraceFile], options: Options) -> Iterator[tuple[TraceFile, FileSummary | StepTimeError]]:
-    request = Request(options.step_marker, options.unprofiled_step_ns, options.pricing)
+    request = Request(options.step_marker, options.unprofiled_step_ns, options.pricing, options.draw_every_step)
     jobs = min(options.jobs, len(files))
     if options.executor is None and jobs <= 1:
         yield from ((file, _summary(file, request)) for file in files)
@@ -176,7 +177,7 @@ def _report(
         collectives=tables.collectives(),
         other_steps=other_steps(counted),
         roofline=roof_rows(pairs, roof),
-        facts=job_facts(counted, options.model.tokens_per_step),
+        facts=job_facts(counted, options.model.tokens_per_step) | roof.facts,
         timelines=pictures(counted),
         warnings=list(dict.fromkeys(warnings)),
     )

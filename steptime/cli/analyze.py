@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from steptime.cli.outputs import check_outputs, deliver, output_options
+from steptime.cli.outputs import check_outputs, deliver, output_options, wants_every_step
 from steptime.cli.params import Milliseconds, Pattern, StepRange
 from steptime.cli.progress import progress
 
@@ -60,8 +60,9 @@ def command(paths: tuple[str, ...], outputs: tuple[Path, ...], quiet: bool, verb
     from steptime.pipeline import ModelAsk, Options, RooflinePricing, analyze
 
     pricing = RooflinePricing(**{name: options.pop(name) for name in _HARDWARE})
+    drawn = any(map(wants_every_step, outputs))
     model = ModelAsk(**{name: options.pop(name) for name in _MODEL})
     with progress(quiet, verbose) as tick:
-        report = analyze(paths, Options(**options, pricing=pricing, model=model, progress=tick))
+        report = analyze(paths, Options(**options, pricing=pricing, model=model, draw_every_step=drawn, progress=tick))
     check_outputs(outputs, inputs=(source.path for source in report.inputs))
     deliver(report, outputs, quiet)

@@ -30,7 +30,8 @@ def output_options(function: _Function) -> _Function:
             metavar="FILE",
             multiple=True,
             type=click.Path(path_type=Path),
-            help="Write the report to FILE, in the format of its suffix (.json, .md, .txt); may be repeated.",
+            help="Write the report to FILE, in the format of its suffix (.html, .json, .md, .perfetto.json, .txt); "
+            "may be repeated.",
         ),
     ):
         function = option(function)
@@ -56,6 +57,11 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[str]) -> None:
             raise UsageError(f"{path}: is an input of this command: choose another output file")
 
 
+def wants_every_step(path: Path) -> bool:
+    """Whether a format draws every step."""
+    return path.name.lower().endswith(".perfetto.json")
+
+
 def deliver(report: Report, outputs: Sequence[Path], quiet: bool) -> None:
     """Write `report` to every file of `outputs`, then print the terminal summary unless `quiet`."""
     _write(report, outputs)
@@ -74,9 +80,14 @@ def _summary(report: Report) -> str:
 
 def _write(report: Report, outputs: Sequence[Path]) -> None:
     """Render everything, write everything beside its place, then rename: a failure leaves no half-written file."""
+    from msgspec.structs import replace
+
     from steptime.report import format_for
 
-    texts = {path.resolve(): format_for(path).render(report) for path in outputs}
+    # Only the Perfetto file wants every step drawn; elsewhere the typical and the slowest one say enough.
+    brief = replace(report, timelines=[drawn for drawn in report.timelines if drawn.why])
+    whole = [path for path in outputs if wants_every_step(path)]
+    texts = {path.resolve(): format_for(path).render(report if path in whole else brief) for path in outputs}
     staged = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in texts}
     try:
         for path, text in texts.items():

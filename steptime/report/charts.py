@@ -36,6 +36,13 @@ SHORT = {
 ZOOM = "zoom"
 #: Up to this many ranks a heatmap has room for numbers.
 NUMBERED = 32
+#: What the fall ends on, by the row and whether MFU is unknown: short enough to stand beside its figure on a phone.
+_REST = {
+    (PRODUCTIVE, False): "= MFU, useful work",
+    (PRODUCTIVE, True): "= useful work",
+    ("kernels", False): "= kernels",
+    ("kernels", True): "= kernels, useful work in them",
+}
 _NAME_WIDTH = 110
 _MS = 1_000_000
 _FONT = "system-ui, sans-serif"
@@ -91,7 +98,7 @@ def _fall(parts: Sequence[Row], job: Job) -> list[dict[str, Any]]:
         points = f"{row.points} %" if row in rest else f"−{row.points}"
         bars.append(
             {
-                "title": "= MFU, useful work" if row.key == PRODUCTIVE else row.title,
+                "title": _REST[row.key, job.mfu is None] if row in rest else row.title,
                 "text": "can't tell" if row.ns is None else f"{points} · {mean}",
                 "low": low / 10,
                 "high": top / 10,

@@ -16,8 +16,6 @@ from steptime.report.names import brief
 
 #: Above every process id that Linux gives (4,194,304) and every device index, so that both files can be merged.
 FIRST_PID = 10_000_000
-#: What a report's times count from; an original with a base of its own is shifted by it.
-BASE_NS = 0
 OWNER = "owner"
 _STEPS_TRACK = 1
 _OWNER_TRACK = 2
@@ -29,11 +27,16 @@ def render(report: Report) -> str:
     """Return the tracks as trace-event JSON, ending in a newline."""
     head = {
         "displayTimeUnit": "ns",
-        "baseTimeNanoseconds": BASE_NS,
+        "baseTimeNanoseconds": next(iter(_bases(report).values()), 0),
         "otherData": {"producer": f"{brief(report.tool.name)} {brief(report.tool.version)}"},
     }
     text = json.dumps(head, ensure_ascii=True)
     return f'{text[:-1]}, "traceEvents": [\n' + ",\n".join(_events(report)) + "\n]}\n"
+
+
+def _bases(report: Report) -> dict[int, int]:
+    """What each rank's own file counts its time stamps from, in ns: its tracks lie beside its original."""
+    return {one.rank: one.base_ns or 0 for one in report.inputs if one.rank is not None}
 
 
 def _events(report: Report) -> Iterator[str]:
@@ -48,10 +51,11 @@ def _events(report: Report) -> Iterator[str]:
         if several and device is not None:
             name += f", device {device}"
         yield from _names(pid, name, place)
+    bases = _bases(report)
     for rank in sorted(report.ranks, key=_place):
-        yield from _steps(processes[rank.rank, rank.device], rank)
+        yield from _steps(processes[rank.rank, rank.device], rank, bases.get(rank.rank, 0))
     for one in _pictures(report.timelines):
-        yield from _owner(processes[one.rank, one.device], one)
+        yield from _owner(processes[one.rank, one.device], one, bases.get(one.rank, 0))
 
 
 def _place(rank: RankSteps) -> tuple[int, int]:
@@ -89,9 +93,9 @@ def microseconds(ns: int) -> str:
     return f"{'-' if ns < 0 else ''}{whole}.{rest:03d}"
 
 
-def _steps(pid: int, rank: RankSteps) -> Iterator[str]:
+def _steps(pid: int, rank: RankSteps, base_ns: int) -> Iterator[str]:
     for step in sorted(rank.steps, key=lambda step: (step.start_ns, -step.dur_ns)):
-        times = (step.start_ns - BASE_NS, step.dur_ns)
+        times = (step.start_ns - base_ns, step.dur_ns)
         yield _slice(f"step {step.step}", (pid, _tid(pid, _STEPS_TRACK)), times, _said(step))
 
 
@@ -112,7 +116,7 @@ def _pictures(timelines: Iterable[StepTimeline]) -> list[StepTimeline]:
     )
 
 
-def _owner(pid: int, one: StepTimeline) -> Iterator[str]:
+def _owner(pid: int, one: StepTimeline, base_ns: int) -> Iterator[str]:
     if OWNER not in one.tracks:
         return
     track = one.tracks.index(OWNER)
@@ -120,6 +124,6 @@ def _owner(pid: int, one: StepTimeline) -> Iterator[str]:
     row = (pid, _tid(pid, _OWNER_TRACK))
     for at in sorted(mine, key=lambda at: (one.start_ns[at], -one.segment_ns[at])):
         leaf = one.leaves[one.leaf[at]]
-        times = (one.step_start_ns + one.start_ns[at] - BASE_NS, one.segment_ns[at])
+        times = (one.step_start_ns + one.start_ns[at] - base_ns, one.segment_ns[at])
         what = brief(one.names[one.name[at]], _NAME_WIDTH)
         yield _slice(brief(leaf), row, times, {"what": what, "step": one.step, "picture": brief(one.why)})

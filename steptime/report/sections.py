@@ -157,11 +157,12 @@ def number(report: Report) -> list[tuple[str, str]]:
     if job.flops_coverage is not None:
         shown.append(("share of matrix and attention time with known FLOPs", units.share(job.flops_coverage)))
     if job.model_flops_per_step is not None:
-        shown.append(("model FLOPs a step, all ranks", f"{job.model_flops_per_step:.4g}"))
+        shown.append(("model FLOPs of one rank and step", f"{job.model_flops_per_step:.4g}"))
     if job.above_peak_ns:
         above = units.time(words.per_step_ns(job.above_peak_ns, report))
         shown.append(("faster than the peak allows", f"{above}{words.a_step(report)}"))
     shown += [(f"MFU as {brief(name)} counts", units.share(value)) for name, value in (job.mfu_by or {}).items()]
+    shown += [("counted", brief(note, 300)) for note in job.mfu_notes]
     return shown
 
 

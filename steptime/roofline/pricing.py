@@ -44,6 +44,12 @@ class Roof:
         return self.gpu.peak(dtype).flops
 
     @property
+    def facts(self) -> dict[str, float | None]:
+        """What views draw as the memory roof."""
+        known = self.gpu.memory_bytes_per_s.usable if self.gpu and self.gpu.memory_bytes_per_s else None
+        return {"memory_bytes_per_s": known} if known is not None else {}
+
+    @property
     def peaks(self) -> dict[str, float]:
         """All usable peaks by dtype."""
         found = {dtype: self.peak_of(dtype) for dtype in DTYPES}

@@ -12,7 +12,7 @@ from steptime.timeline.work import Work
 from steptime.trace.events import I32, I64
 
 #: More segments than this can't be told apart on a page; the shortest are left out and counted.
-MOST_SEGMENTS = 1000
+MOST_SEGMENTS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ def draw(  # noqa: PLR0913 - a picture is of one step of one device
     leaf = np.concatenate([owner.leaf[mine], labels.leaf[runs]])
     what = np.concatenate([owner.what[mine], labels.what[runs]])
     start, stop = np.clip(start, begin, end), np.clip(stop, begin, end)
-    keep = np.sort(np.argsort(start - stop, kind="stable")[:MOST_SEGMENTS])
+    most = MOST_SEGMENTS if why else len(start)
+    keep = np.sort(np.argsort(start - stop, kind="stable")[:most])
     keep = keep[np.lexsort((start[keep], track[keep]))]
     leaves, leaf_at = np.unique(leaf[keep], return_inverse=True)
     names, name_at = np.unique(what[keep], return_inverse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pty
 import re
@@ -28,7 +29,7 @@ def _convert(option: str, value: str) -> object:
 
 def test_every_field_of_options_is_an_option() -> None:
     # `progress` is what the command line itself provides; an `executor` can't be written on it.
-    fields = {field.name for field in dataclasses.fields(Options)} - {"progress", "executor", "pricing"}
+    fields = {field.name for field in dataclasses.fields(Options)} - {"progress", "executor", "pricing", "draw_every_step"}
     fields |= {field.name for part in (RooflinePricing, ModelAsk) for field in dataclasses.fields(part)}
     own = {"paths", "outputs", "quiet", "verbose"}
     assert {parameter.name for parameter in command.params} - own == fields
@@ -87,7 +88,7 @@ def test_outputs_are_refused_before_the_work_starts(
     tmp_path: Path, sample: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = sorted(sample.glob("*.json.gz"))[0]
-    known = ".json, .md, .txt"
+    known = ".html, .json, .md, .perfetto.json, .txt"
     (tmp_path / "folder.json").mkdir()
     (tmp_path / "trace.json").write_text("{}")
     cases = {
@@ -123,9 +124,11 @@ def test_it_writes_every_format_and_prints_the_summary(
     assert err == ""
     assert "\x1b" not in out
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in outputs.values())
-    (json_file,) = (path for path in outputs.values() if path.suffix == ".JSON")
-    report = load(json_file)
+    report = load(outputs["json"])
     assert sorted(rank.rank for rank in report.ranks) == [0, 1]
+    # The tracks for Perfetto show every step, which the saved report does not hold: 2 ranks of 8 steps.
+    tracks = json.loads(outputs.pop("perfetto").read_text())["traceEvents"]
+    assert len([event for event in tracks if event["name"].startswith("step ")]) == 16
     for name, path in outputs.items():
         assert path.read_text(encoding="utf-8") == FORMATS[name].render(report)
 

@@ -262,7 +262,7 @@ def hostile_rich() -> Report:
 def monstrous() -> Report:
     """Far more of everything than a page can hold."""
     report = rich()
-    long = "<&\u65e5'\"" * 1_000
+    long = "<&\u65e5'\"" * 200
     many = 3_000
     drawn = StepTimeline(
         rank=0,

@@ -66,7 +66,7 @@ def test_the_fall_to_mfu() -> None:
 def test_without_mfu_the_fall_ends_on_the_kernels() -> None:
     bars = _fall(loader_bound())
     assert bars[0]["title"] == "100 % of the step"
-    assert bars[-1]["title"] == "kernels (useful work not separable)"
+    assert bars[-1]["title"] == "= kernels, useful work in them"
 
 
 def test_charts_without_data_are_none() -> None:
