@@ -57,10 +57,13 @@ class Tiles:
 class HostState:
     """Tilings of the training threads of one file.
 
+    `blocking` are rows of copy calls that waited for their copy (`links.blocking_copies`).
     `launchers` are the threads that launch a large part of the kernels (replicas of DataParallel have their own).
     """
 
-    def __init__(self, table: EventTable, threads: Threads, mark_track: int, launchers: list[int]) -> None:
+    def __init__(
+        self, table: EventTable, threads: Threads, mark_track: int, launchers: list[int], blocking: I64
+    ) -> None:
         self.table = table
         self.threads = threads
         self.has_ops = bool((table.category == Category.CPU_OP).any())
@@ -68,13 +71,19 @@ class HostState:
         self.cause_leaf = np.array([CAUSE_LEAF.get(cause or "", -1) for cause in causes], np.int16)
         self.rows = table.rows(*_HOST)
         caused = self.cause_leaf[table.name[self.rows]] >= 0
+        self._blocks = np.zeros(len(table.start_ns), np.bool_)
+        self._blocks[blocking] = True
         # A long driver call with no known cause (creating a context, say) is still the call's, and is named.
         slow = (table.category[self.rows] == Category.RUNTIME) & (table.dur_ns[self.rows] > CALL_NS)
-        self.known = self.rows[caused | slow]
+        self.known = self.rows[caused | slow | self._blocks[self.rows]]
         self.training = self._training_tracks(mark_track, launchers)
         self._tiles: dict[int, Tiles] = {}
         self._bridges: dict[int, Spans] = {}
         self._bridged: Spans | None = None
+
+    def leaf_of(self, rows: I64) -> NDArray[np.int16]:
+        """Leaf that each host row causes, -1 where none is known."""
+        return np.where(self._blocks[rows], np.int16(SYNC), self.cause_leaf[self.table.name[rows]])
 
     def _training_tracks(self, mark_track: int, launchers: list[int]) -> list[int]:
         """The thread of the step marks (or the busiest launcher), then those that run autograd nodes or launch."""
@@ -125,7 +134,7 @@ class HostState:
         start, end = edges[:-1], edges[1:]
         position = nest.innermost(start) if len(nest.row) else np.full(len(start), -1, np.int64)
         row = np.where(position >= 0, nest.row[position], -1) if len(nest.row) else position
-        leaf = np.where(row >= 0, self.cause_leaf[table.name[row]], np.int16(-1))
+        leaf = np.where(row >= 0, self.leaf_of(row), np.int16(-1))
         leaf = np.where(leaf >= 0, leaf, np.int16(LAUNCH_BOUND))
         kept = (row >= 0) | holds(bridged, start)
         return Tiles(Spans(start[kept], end[kept]), leaf[kept], row[kept])

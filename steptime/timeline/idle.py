@@ -319,7 +319,7 @@ def credit_syncs(table: EventTable, idle: Idle, window: I64, busy: Spans, shift_
         busy: disjoint device-busy spans.
         shift_ns: how much the device clock runs behind the host's.
     """
-    calls = state.known[(state.cause_leaf[table.name[state.known]] == SYNC)]
+    calls = state.known[state.leaf_of(state.known) == SYNC]
     calls = calls[np.isin(table.track[calls], state.training) & (table.category[calls] == Category.RUNTIME)]
     start = table.start_ns[calls] - shift_ns
     spans = Spans(start, start + table.dur_ns[calls])

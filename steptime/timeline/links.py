@@ -137,6 +137,10 @@ class Activities:
 
 
 NEVER = np.iinfo(np.int64).min
+#: A copy call shorter than this is an ordinary launch.
+BLOCKING_NS = 20_000
+#: Host and device stamps of one instant differ by about this much.
+CLOCK_NOISE_NS = 1_000
 
 
 def launch_rows(table: EventTable) -> I64:
@@ -165,6 +169,21 @@ def clock_shift_ns(table: EventTable, launches: I64) -> int:
         return 0
     allowed = len(early) // 100
     return max(int(np.sort(early)[len(early) - 1 - allowed]), 0)
+
+
+def blocking_copies(table: EventTable, launches: I64, shift_ns: int) -> I64:
+    """Rows of asynchronous copy calls that waited for their copy all the same: pageable memory, or to the host.
+
+    A call that returned after its copy had ended blocked the host until the stream was drained, like a synchronisation.
+    """
+    copies = np.flatnonzero((table.category[table.device.row] == Category.MEMCPY) & (launches >= 0))
+    rows, calls = table.device.row[copies], launches[copies]
+    kinds = np.array(["DtoH" in name or "Pageable" in name or "DeviceToHost" in name for name in table.names], np.bool_)
+    returned = table.start_ns[calls] + table.dur_ns[calls]
+    waited = returned + CLOCK_NOISE_NS >= table.start_ns[rows] + table.dur_ns[rows] + shift_ns
+    long = table.dur_ns[calls] > BLOCKING_NS
+    found: I64 = np.unique(calls[kinds[table.name[rows]] & waited & long])
+    return found
 
 
 def activities(table: EventTable, device: int, launches: I64, shift_ns: int) -> Activities:

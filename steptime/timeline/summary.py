@@ -14,7 +14,7 @@ from steptime.timeline.facts import Facts
 from steptime.timeline.host import HostState
 from steptime.timeline.labels import Labels
 from steptime.timeline.ledger import Ledger
-from steptime.timeline.links import Activities, Threads, activities, clock_shift_ns, launch_rows
+from steptime.timeline.links import Activities, Threads, activities, blocking_copies, clock_shift_ns, launch_rows
 from steptime.timeline.op_groups import OpGroups
 from steptime.timeline.partition import DeviceSplit, FileContext, split_device, step_times
 from steptime.timeline.periods import periodic_marks
@@ -84,8 +84,9 @@ def summarize(table: EventTable, request: Request) -> FileSummary:
     marks = _marks(table, launches, request)
     threads = Threads(table)
     labels = Labels()
-    state = HostState(table, threads, marks.track, _launchers(table, launches))
     shift_ns = clock_shift_ns(table, launches)
+    blocking = blocking_copies(table, launches, shift_ns)
+    state = HostState(table, threads, marks.track, _launchers(table, launches), blocking)
     lost = _lost_calls(table, launches)
     context = FileContext(table, threads, marks, state, Places(table, threads, labels), labels, lost, shift_ns)
     ops = Ops(table, threads)

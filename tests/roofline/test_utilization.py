@@ -205,14 +205,11 @@ def test_a_gap_between_trace_and_model_is_explained(tokens: int, words: tuple[st
 
 
 @pytest.mark.parametrize(
-    ("tokens", "explained"), [(188_700, True), (189_000, False), (177_950, False), (177_800, True)]
+    ("tokens", "explained"), [(188_700, False), (189_000, True), (177_950, False), (177_800, True)]
 )
 def test_three_percent_is_the_limit_of_agreement(tokens: int, explained: bool, tmp_path: Path) -> None:
-    # The trace over the model, 1099.51 / (6e-3 x tokens): 0.9711, 0.9696 (beyond), 1.0298, 1.0307.
-    ratio = 1099.511627776 / (6e-3 * tokens)
-    text = about_flops(plain(tmp_path, ModelAsk(params="1e6", tokens_per_step=tokens)))
-    assert bool(text) == (abs(ratio - 1) > 0.03)
-    assert explained in (True, False)
+    # The trace over the model, 1,099,511.6 / (6 x tokens): 0.9711, 0.9696, 1.0298, 1.0307.
+    assert bool(about_flops(plain(tmp_path, ModelAsk(params="1e6", tokens_per_step=tokens)))) == explained
 
 
 def with_attention(tmp_path: Path, ask: ModelAsk) -> Report:
@@ -286,11 +283,10 @@ def test_what_mfu_would_be_without_a_leaf(tmp_path: Path) -> None:
     assert job_.mfu == SQUARE_BF16 / 5_000_000
     (host,) = (part for part in job_.slices if part.id == "host")
     sync = {leaf.id: leaf for leaf in host.leaves}["sync"]
-    # The call covers start + [0, 2378) of the idle [2000, 2400).
-    assert sync.ns is not None
-    assert sync.recoverable_ns == sync.ns >= 2 * 378_000
+    # The call covers the idle [2000, 2378); the rest up to the return of the launch at 2398 is paid by its credit.
+    assert sync.recoverable_ns == sync.ns == 2 * 398_000
     # The same work in what is left of 10,000,000.
-    assert sync.mfu_if_removed == pytest.approx(2 * SQUARE_BF16 / (10_000_000 - sync.ns), rel=1e-12)
+    assert sync.mfu_if_removed == pytest.approx(2 * SQUARE_BF16 / (10_000_000 - 796_000), rel=1e-12)
 
 
 def test_recoverable_time_of_kernels_is_what_the_achievable_roof_leaves(tmp_path: Path) -> None:
