@@ -147,7 +147,8 @@ def _report(
     roof = options.pricing.roof(_device(counted))
     useful = utilization(pairs, roof, options.model, assignment.world_size or len(counted.rows))
     counted = counted.with_timelines(useful.timelines)
-    job = with_utilization(job_totals(counted, assignment.world_size), useful, roof)
+    rows = roof_rows(pairs, roof)
+    job = with_utilization(job_totals(counted, assignment.world_size), useful, roof, rows)
     tables = Tables(counted, job.total_ns)
     warnings = [*useful.warnings, *assignment.warnings, *skipped, *counted.notes]
     contention_ns = sum(file.unmeasurable_contention_ns for file in files)
@@ -176,7 +177,7 @@ def _report(
         kernels=tables.kernels(),
         collectives=tables.collectives(),
         other_steps=other_steps(counted),
-        roofline=roof_rows(pairs, roof),
+        roofline=rows,
         facts=job_facts(counted, options.model.tokens_per_step) | roof.facts,
         timelines=pictures(counted),
         warnings=list(dict.fromkeys(warnings)),

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from steptime.model import Job, LeafTotal, SliceTotal
+from steptime.model import Job, LeafTotal, OpRoof, SliceTotal
 from steptime.roofline.pricing import Roof
 from steptime.roofline.utilization import Utilization
+from steptime.trace.kernels import op_family
+
+#: Kinds of calls -> the leaf that their time is in.
+_LEAF_OF_KIND = {"matmul": "matmul", "convolution": "matmul", "attention": "attention", "memory": "memory_bound"}
+#: Below this share of a leaf's time with a known roof, its headroom is not the leaf's.
+_MIN_KNOWN = 0.9
 
 
-def with_utilization(job: Job, useful: Utilization, roof: Roof) -> Job:
-    """Fill in what the FLOPs say. `mfu` is the ledger's productive share, exactly."""
+def headroom_ns(rows: Sequence[OpRoof]) -> dict[str, int]:
+    """What each kernel leaf could give back at the achievable roof, for leaves of which nearly all time has a roof.
+
+    Optimizers and recomputed calls are in leaves of their own.
+    """
+    known: dict[str, int] = {}
+    owned: dict[str, int] = {}
+    room: dict[str, int] = {}
+    for row in rows:
+        leaf = _LEAF_OF_KIND.get(row.kind)
+        if leaf is None or row.recomputed or op_family(row.op) == "optimizer":
+            continue
+        owned[leaf] = owned.get(leaf, 0) + row.owned_ns
+        if row.headroom_ns is not None or row.cache_resident:
+            known[leaf] = known.get(leaf, 0) + row.owned_ns
+            room[leaf] = room.get(leaf, 0) + (row.headroom_ns or 0)
+    return {leaf: room[leaf] for leaf in room if known[leaf] >= _MIN_KNOWN * owned[leaf]}
+
+
+def with_utilization(job: Job, useful: Utilization, roof: Roof, rows: Sequence[OpRoof]) -> Job:
+    """Fill in what the FLOPs and the roofline say. `mfu` is the ledger's productive share, exactly."""
+    room = headroom_ns(rows)
     productive_ns = job.total_ns - sum(part.ns or 0 for part in job.slices)
     known = useful.source is not None and job.total_ns > 0
     mfu = productive_ns / job.total_ns if known else None
@@ -29,8 +57,19 @@ def with_utilization(job: Job, useful: Utilization, roof: Roof) -> Job:
         flops_coverage=useful.counts.coverage,
         productive_ns=productive_ns,
         above_peak_ns=useful.above_peak_ns,
-        slices=[_slice(part, mfu, job.total_ns) for part in job.slices],
+        slices=[_slice(_with_room(part, room), mfu, job.total_ns) for part in job.slices],
     )
+
+
+def _with_room(part: SliceTotal, room: dict[str, int]) -> SliceTotal:
+    """The slice with what its kernel leaves could give back; never more than they hold."""
+    if part.id != "kernels":
+        return part
+    leaves = [
+        msgspec.structs.replace(leaf, recoverable_ns=min(room[leaf.id], leaf.ns or 0)) if leaf.id in room else leaf
+        for leaf in part.leaves
+    ]
+    return msgspec.structs.replace(part, leaves=leaves)
 
 
 def _if_removed(mfu: float | None, recoverable_ns: int | None, total_ns: int) -> float | None:

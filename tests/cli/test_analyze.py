@@ -29,7 +29,12 @@ def _convert(option: str, value: str) -> object:
 
 def test_every_field_of_options_is_an_option() -> None:
     # `progress` is what the command line itself provides; an `executor` can't be written on it.
-    fields = {field.name for field in dataclasses.fields(Options)} - {"progress", "executor", "pricing", "draw_every_step"}
+    fields = {field.name for field in dataclasses.fields(Options)} - {
+        "progress",
+        "executor",
+        "pricing",
+        "draw_every_step",
+    }
     fields |= {field.name for part in (RooflinePricing, ModelAsk) for field in dataclasses.fields(part)}
     own = {"paths", "outputs", "quiet", "verbose"}
     assert {parameter.name for parameter in command.params} - own == fields

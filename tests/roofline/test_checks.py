@@ -13,7 +13,7 @@ import pytest
 
 from steptime.model import OpRoof
 from steptime.roofline.checks import checks
-from steptime.roofline.pricing import RooflinePricing, Roof
+from steptime.roofline.pricing import Roof, RooflinePricing
 from steptime.trace.events import DeviceProperties
 from tests.builders import Micros, TraceBuilder
 from tests.roofline.priced import (
