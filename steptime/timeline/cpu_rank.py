@@ -14,12 +14,12 @@ import numpy as np
 
 from steptime.model import LEAF_CODE
 from steptime.timeline.host import LAUNCH_BOUND, PYTHON, SYNC
+from steptime.timeline.instances import Instances, host_collectives, host_instances
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
 from steptime.timeline.ledger import Ints, LedgerWriter
 from steptime.timeline.partition import DeviceSplit, FileContext
 from steptime.timeline.steps import host_windows
 from steptime.timeline.work import Ops
-from steptime.trace.collectives import collective_leaf, is_host_communication
 from steptime.trace.events import I64, Category, EventTable
 from steptime.trace.kernels import cpu_op_leaf
 
@@ -35,8 +35,11 @@ class _Account:
         self.taken = Spans(np.empty(0, np.int64), np.empty(0, np.int64))
         self.writer = LedgerWriter()
 
-    def take(self, parts: Pieces, leaf: Ints, what: Ints, where: Ints) -> None:
-        """Charge disjoint parts, as far as nobody took them, to leaf, what and where of their `source`."""
+    def take(self, parts: Pieces, leaf: Ints, what: Ints, where: Ints) -> Pieces:
+        """Charge disjoint parts, as far as nobody took them, to leaf, what and where of their `source`.
+
+        Returns what was charged.
+        """
         free = subtract(Spans(parts.start, parts.end), self.taken)
         pieces, step = cut(Pieces(free.start, free.end, parts.source[free.source]), self.bounds)
         at = pieces.source
@@ -44,6 +47,7 @@ class _Account:
         self.taken = union(
             Spans(np.concatenate([self.taken.start, parts.start]), np.concatenate([self.taken.end, parts.end]))
         )
+        return pieces
 
 
 def split_host(context: FileContext, ops: Ops) -> DeviceSplit:
@@ -52,13 +56,13 @@ def split_host(context: FileContext, ops: Ops) -> DeviceSplit:
     account = _Account(context, bounds)
     _take_known_causes(account)
     _take_ops(account, ops)
-    _take_collectives(account)
+    instances = _take_collectives(account)
     _take_rest(account)
     table = context.table
     at = np.searchsorted(bounds, table.start_ns[table.ops.row], side="right") - 1
     inside = at[(at >= 0) & (at < len(bounds) - 1)]
     counts = np.bincount(inside, minlength=len(bounds) - 1).astype(np.int64)
-    return DeviceSplit(bounds, account.writer.ledger(context.labels.texts), counts, 0)
+    return DeviceSplit(bounds, account.writer.ledger(context.labels.texts), counts, 0, instances=instances)
 
 
 def _take_known_causes(account: _Account) -> None:
@@ -105,26 +109,20 @@ def _take_ops(account: _Account, ops: Ops) -> None:
         account.take(parts, leaf, what, np.full(len(index), -1))
 
 
-def _take_collectives(account: _Account) -> None:
+def _take_collectives(account: _Account) -> Instances:
     context = account.context
     table = context.table
-    spans = np.array([is_host_communication(name) for name in table.names], np.bool_)
-    rows = table.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[spans[table.name[rows]]]
-    rows = rows[np.argsort(table.start_ns[rows], kind="stable")]
+    rows, kinds = host_collectives(table)
     end = table.start_ns[rows] + table.dur_ns[rows]
-    kind_of = {
-        name: collective_leaf(table.names[name]) or "other_comm" for name in np.unique(table.name[rows]).tolist()
-    }
-    kinds = [kind_of[name] for name in table.name[rows].tolist()]
     leaf = np.array([LEAF_CODE[f"exposed_comm/{kind}"] for kind in kinds], np.int64)
     what = np.array([context.labels.text(kind) for kind in kinds], np.int64)
     none = np.full(len(rows), -1)
-    account.take(first_started(Spans(table.start_ns[rows], end)), leaf, what, none)
+    exposed = account.take(first_started(Spans(table.start_ns[rows], end)), leaf, what, none)
     at = np.searchsorted(account.bounds, table.start_ns[rows], side="right") - 1
     inside = np.flatnonzero((at >= 0) & (at < len(account.bounds) - 1))
     occurs = (np.ones(len(inside), np.int64), table.dur_ns[rows][inside])
     account.writer.put((at[inside], leaf[inside], what[inside], none[inside]), np.zeros(len(inside), np.int64), occurs)
+    return host_instances(table, rows, leaf.astype(np.int16), exposed, account.bounds)
 
 
 def _take_rest(account: _Account) -> None:

@@ -12,6 +12,7 @@ from steptime.timeline.contention import contention_ns
 from steptime.timeline.facts import Facts, facts
 from steptime.timeline.host import HostState
 from steptime.timeline.idle import Idle, attribute, credit_syncs
+from steptime.timeline.instances import Instances, device_instances
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
 from steptime.timeline.labels import Labels
 from steptime.timeline.ledger import Ledger, LedgerWriter
@@ -41,6 +42,7 @@ class DeviceSplit:
     segments: Segments | None = None
     groups: OpGroups | None = None
     facts: Facts = field(default_factory=dict)
+    instances: Instances | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ def split_device(context: FileContext, work: Activities, labels: Work, calls: Ca
     kernels = np.bincount(inside, minlength=count).astype(np.int64)
     groups = group_ops(context.table, work, labels, calls, (parts, step, bounds), context.labels) if calls else None
     ledger = device.writer.ledger(context.labels.texts)
-    return DeviceSplit(bounds, ledger, kernels, unmeasurable, segments, groups, numbers)
+    instances = device_instances(context.table, work, labels, parts, step, bounds)
+    return DeviceSplit(bounds, ledger, kernels, unmeasurable, segments, groups, numbers, instances)
 
 
 def _segments(parts: Pieces, labels: Work, idle: Idle, what: I32) -> Segments:

@@ -12,6 +12,7 @@ from steptime.model import Quality, StepTime, StepTimeline
 from steptime.timeline.cpu_rank import split_host
 from steptime.timeline.facts import Facts
 from steptime.timeline.host import HostState
+from steptime.timeline.instances import Instances
 from steptime.timeline.labels import Labels
 from steptime.timeline.ledger import Ledger
 from steptime.timeline.links import Activities, Threads, activities, blocking_copies, clock_shift_ns, launch_rows
@@ -55,6 +56,7 @@ class DeviceTimeline:
     totals: Totals | None
     groups: OpGroups | None = None
     facts: Facts = field(default_factory=dict)
+    instances: Instances | None = None
     pictures: list[StepTimeline] = field(default_factory=list)
 
 
@@ -146,15 +148,17 @@ def _timeline(
     at = np.searchsorted(bounds, ops, side="right") - 1
     host_ops = np.bincount(at[(at >= 0) & (at < len(steps))], minlength=len(steps)).astype(np.int64)
     known = {entry.id: entry.name for entry in table.meta.devices}
+    name = known.get(device) if device is not None else None
     return DeviceTimeline(
-        device,
-        known.get(device) if device is not None else None,
-        steps,
-        ledger,
-        host_ops,
-        totals,
-        split.groups,
-        split.facts,
+        device=device,
+        name=name,
+        steps=steps,
+        ledger=ledger,
+        host_ops=host_ops,
+        totals=totals,
+        groups=split.groups,
+        facts=split.facts,
+        instances=split.instances,
     )
 
 

@@ -34,13 +34,14 @@ class Work:
     """Labels of m activities.
 
     klass int8 (COMPUTE, COMMUNICATION, COPY), leaf int16 (code), what int32 (into `Labels`), op int64 (row of the
-    innermost op at the launch, -1 if none).
+    innermost op at the launch, -1 if none), meta int64 (index into `EventTable.collectives`, -1 without metadata).
     """
 
     klass: NDArray[np.int8]
     leaf: I16
     what: I32
     op: I64
+    meta: I64
 
 
 class Ops:
@@ -75,14 +76,17 @@ def label(table: EventTable, work: Activities, ops: Ops, labels: Labels) -> Work
     what = labels.names(table.names, names)
     _label_copies(table, work, category, klass, leaf)
     comm = np.flatnonzero((klass == COMMUNICATION) & (category == Category.KERNEL))
+    meta = np.full(len(work.row), -1, np.int64)
     if len(comm):
-        codes, texts = _collectives(table, work.row[comm], table.device.collective[work.column[comm]], op[comm], ops)
+        codes, texts, meta[comm] = _collectives(
+            table, work.row[comm], table.device.collective[work.column[comm]], op[comm], ops
+        )
         leaf[comm] = codes
         what[comm] = [labels.text(text) for text in texts]
     if len(ops.recompute_rows):
         again = known & ops.threads.inside(ops.recompute_rows, work.thread, launch_at) & (klass == COMPUTE)
         leaf[again] = _RECOMPUTE
-    return Work(klass, leaf, what, op)
+    return Work(klass, leaf, what, op, meta)
 
 
 def _per_used_name(table: EventTable, rows: I64, classify_names: object) -> I16:
@@ -116,7 +120,7 @@ def _label_copies(
     leaf[is_set] = _MEMORY_BOUND
 
 
-def _collectives(table: EventTable, row: I64, own: I32, op: I64, ops: Ops) -> tuple[I16, list[str]]:
+def _collectives(table: EventTable, row: I64, own: I32, op: I64, ops: Ops) -> tuple[I16, list[str], I64]:
     """Kind and group of communication kernels: their own metadata, then the host op's, then names (DESIGN 2.1).
 
     Args:
@@ -125,7 +129,7 @@ def _collectives(table: EventTable, row: I64, own: I32, op: I64, ops: Ops) -> tu
         ops: the file's ops.
 
     Returns:
-        Leaf codes and labels, one a kernel.
+        Leaf codes, labels and metadata indices, one a kernel.
     """
     meta_of_row = np.full(len(table.start_ns), -1, np.int64)
     meta_of_row[table.ops.row] = table.ops.collective
@@ -140,7 +144,7 @@ def _collectives(table: EventTable, row: I64, own: I32, op: I64, ops: Ops) -> tu
     distinct, which = np.unique(key, axis=1, return_inverse=True)
     found = [_kind(table, *column) for column in distinct.T.tolist()]
     codes = np.array([code for code, _ in found], np.int16)[which.ravel()]
-    return codes, [found[at][1] for at in which.ravel().tolist()]
+    return codes, [found[at][1] for at in which.ravel().tolist()], meta
 
 
 def _kind(table: EventTable, meta: int, host_name: int, name: int) -> tuple[int, str]:

@@ -15,7 +15,7 @@ from steptime.model import OpRoof
 from steptime.roofline.checks import checks
 from steptime.roofline.pricing import Roof, RooflinePricing
 from steptime.trace.events import DeviceProperties
-from tests.builders import Micros, TraceBuilder
+from tests.builders import Json, Micros, TraceBuilder
 from tests.roofline.priced import (
     BF16,
     FP32,
@@ -167,7 +167,7 @@ def sdpa(math: bool) -> TraceBuilder:
     heads = [8, 16, 1024, 64]
     shapes: list[object] = [heads, heads, heads, [], [], [], [], []]
     types = [BF16, BF16, BF16, "", "Scalar", "Scalar", "", "Scalar"]
-    values = {"Concrete Inputs": ["", "", "", "", "0.", "False", "", "False"]}
+    values: Json = {"Concrete Inputs": ["", "", "", "", "0.", "False", "", "False"]}
 
     def fill(host: Micros, start: Micros) -> None:
         trace.op("aten::scaled_dot_product_attention", host + 10, 60, shapes=shapes, types=types, args=values)

@@ -25,13 +25,14 @@ from tests.roofline.priced import (
     SQUARE_FLOPS,
     Call,
     Run,
+    add,
     filler,
     job,
     matmul,
     put,
     three_steps,
 )
-from tests.timeline.built import report_of, steps_of
+from tests.timeline.built import ADD, report_of, steps_of
 
 
 def plain(tmp_path: Path, model: ModelAsk | None = None, pricing: RooflinePricing | None = None) -> Report:
@@ -47,7 +48,7 @@ def test_mfu_by_a_parameter_count(tmp_path: Path) -> None:
     # 6 * 17,895,697 * 10,240 = 1,099,511,623,680, the product's but for 4096.
     report = plain(tmp_path, ModelAsk(params="17895697", tokens_per_step=10_240))
     assert report.job.mfu_by is not None
-    assert report.job.mfu_by == {"6n": pytest.approx(1_099_511_623_680 / (5e-3 * 989.4e12), rel=1e-12)}
+    assert report.job.mfu_by == pytest.approx({"6n": 1_099_511_623_680 / (5e-3 * 989.4e12)}, rel=1e-12)
     # Trace and model agree, so nothing needs explaining; the trace goes first.
     assert about_flops(report) == []
     assert (report.job.flops_source, report.job.mfu) == ("trace", SQUARE_BF16 / 5_000_000)
@@ -104,7 +105,7 @@ def test_without_shapes_the_model_gives_the_flops(tmp_path: Path) -> None:
     report = report_of(unshaped(), tmp_path, Options(model=ASK))
     assert (report.job.flops_source, report.job.model_flops_per_step) == ("model", 396_000_000_000)
     assert report.job.mfu == 400_242 / 2_000_000
-    assert report.job.mfu_by == {"6n": pytest.approx(396e9 / (2e-3 * 989.4e12), rel=1e-12)}
+    assert report.job.mfu_by == pytest.approx({"6n": 396e9 / (2e-3 * 989.4e12)}, rel=1e-12)
     # Nothing is known of what ran again.
     assert (report.job.hfu, report.job.flops_coverage) == (None, 0.0)
     for number in (2, 3):
@@ -123,7 +124,7 @@ def test_one_gpu_does_its_part_of_the_tokens(tmp_path: Path) -> None:
     report = report_of(unshaped(world_size=4), tmp_path, Options(model=ASK))
     assert report.job.model_flops_per_step == 99_000_000_000
     assert report.job.mfu == 100_060 / 2_000_000
-    assert report.job.mfu_by == {"6n": pytest.approx(396e9 / (2e-3 * 4 * 989.4e12), rel=1e-12)}
+    assert report.job.mfu_by == pytest.approx({"6n": 396e9 / (2e-3 * 4 * 989.4e12)}, rel=1e-12)
 
 
 def test_the_model_cannot_do_more_than_ran(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ def test_several_ranks_add_up(tmp_path: Path) -> None:
     # Per rank and step, not per job.
     assert report.job.model_flops_per_step == SQUARE_FLOPS
     # 6 * 1e6 * 366,504 = 2,199.024 GFLOP over two GPUs in 5.5 ms on the mean.
-    assert report.job.mfu_by == {"6n": pytest.approx(2_199.024e9 / (5.5e-3 * 2 * 989.4e12), rel=1e-12)}
+    assert report.job.mfu_by == pytest.approx({"6n": 2_199.024e9 / (5.5e-3 * 2 * 989.4e12)}, rel=1e-12)
     assert about_flops(report) == []
     (row,) = (row for row in report.roofline if row.kind == "matmul")
     assert (row.count, row.dur_ns, row.flops) == (4, 10_000_000, 4 * SQUARE_FLOPS)
@@ -232,6 +233,13 @@ def test_attention_that_6n_leaves_out_is_named(seq_len: int | None, tmp_path: Pa
     assert "1374.39 GFLOP" in text
     assert "1099.51" in text
     assert "the difference is attention" in text
+
+
+def test_memory_bound_work_has_no_useful_share(tmp_path: Path) -> None:
+    report = report_of(job(1000, add(Run(ADD, 0, 200)), filler(200, 1000)), tmp_path)
+    step = steps_of(report)[2]
+    assert (step.productive_ns, step.leaves_ns, report.job.mfu) == (0, {"kernels/memory_bound": 1_000_000}, None)
+    assert any("no matmul, convolution or attention" in text for text in report.warnings)
 
 
 def test_ranks_on_the_cpu_have_no_peak(tmp_path: Path) -> None:

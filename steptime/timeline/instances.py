@@ -1,0 +1,173 @@
+"""Every collective of one rank, small enough to cross processes: what the cross-rank stage matches and takes apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.timeline.intervals import Pieces
+from steptime.timeline.links import Activities
+from steptime.timeline.work import COMMUNICATION, Work
+from steptime.trace.collectives import collective_leaf, is_host_communication
+from steptime.trace.events import I32, I64, Category, CollectiveArgs, EventTable
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group as the trace names it; ranks None where the trace does not list them all."""
+
+    name: str
+    description: str
+    size: int
+    ranks: tuple[int, ...] | None
+
+
+#: Group of collectives without metadata.
+UNKNOWN_GROUP = Group("", "", -1, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """n communication activities of one device (or of a rank without one), sorted by start.
+
+    start_ns, end_ns int64 [n] on the rank's own clock; leaf int16 [n]: code of the kind; group int32 [n] into
+    `groups`; seq, elements int64 [n], -1 if not recorded (elements: input elements); peer int64 [n]: the other rank of
+    a send or receive, -1; stream int64 [n]; step int32 [n]: index of the step in which it starts, -1 outside.
+
+    exposed_start, exposed_end int64 [e]: the parts that the rank's ledger counts as exposed, disjoint, in time order;
+    exposed_of int64 [e]: index of the instance; exposed_step int32 [e].
+    """
+
+    start_ns: I64
+    end_ns: I64
+    leaf: NDArray[np.int16]
+    group: I32
+    seq: I64
+    elements: I64
+    peer: I64
+    stream: I64
+    step: I32
+    groups: list[Group]
+    exposed_start: I64
+    exposed_end: I64
+    exposed_of: I64
+    exposed_step: I32
+
+
+def device_instances(
+    table: EventTable, work: Activities, labels: Work, parts: Pieces, part_step: I64, bounds: I64
+) -> Instances:
+    """Communication of one device; `parts` are the owned parts inside the windows with the step of each."""
+    rows = np.flatnonzero(labels.klass == COMMUNICATION)
+    at = np.full(len(work.row), -1, np.int64)
+    at[rows] = np.arange(len(rows))
+    mine = np.flatnonzero(at[parts.source] >= 0)
+    meta = labels.meta[rows]
+    groups, group_of = _groups([table.collectives[index] for index in meta.tolist() if index >= 0])
+    group = np.zeros(len(rows), np.int32)
+    group[meta >= 0] = group_of
+    return Instances(
+        start_ns=work.start_ns[rows],
+        end_ns=work.end_ns[rows],
+        leaf=labels.leaf[rows],
+        group=group,
+        seq=_field(table, meta, "seq"),
+        elements=_field(table, meta, "in_elements"),
+        peer=np.maximum(_field(table, meta, "src_rank"), _field(table, meta, "dst_rank")),
+        stream=work.stream[rows],
+        step=_step(work.start_ns[rows], bounds),
+        groups=groups,
+        exposed_start=parts.start[mine],
+        exposed_end=parts.end[mine],
+        exposed_of=at[parts.source[mine]],
+        exposed_step=part_step[mine].astype(np.int32),
+    )
+
+
+def host_instances(table: EventTable, rows: I64, leaf: NDArray[np.int16], exposed: Pieces, bounds: I64) -> Instances:
+    """Collectives of a rank without a device (`gloo:*`): `rows` sorted by start, `exposed.source` indexes them."""
+    count = len(rows)
+    none = np.full(count, -1, np.int64)
+    return Instances(
+        start_ns=table.start_ns[rows],
+        end_ns=table.start_ns[rows] + table.dur_ns[rows],
+        leaf=leaf,
+        group=np.zeros(count, np.int32),
+        seq=none,
+        elements=_host_elements(table, rows),
+        peer=none,
+        stream=none,
+        step=_step(table.start_ns[rows], bounds),
+        groups=[UNKNOWN_GROUP],
+        exposed_start=exposed.start,
+        exposed_end=exposed.end,
+        exposed_of=exposed.source,
+        exposed_step=_step(exposed.start, bounds),
+    )
+
+
+def _step(times: I64, bounds: I64) -> I32:
+    at = np.searchsorted(bounds, times, side="right") - 1
+    return np.where((at >= 0) & (at < len(bounds) - 1), at, -1).astype(np.int32)
+
+
+def _field(table: EventTable, meta: I64, name: str) -> I64:
+    values = np.array([*(getattr(args, name) for args in table.collectives), -1], np.int64)
+    return values[meta]
+
+
+def _groups(args: list[CollectiveArgs]) -> tuple[list[Group], I32]:
+    """Distinct groups, the unknown one first, and the group of each of the given arguments."""
+    index: dict[Group, int] = {UNKNOWN_GROUP: 0}
+    texts: dict[tuple[str, str, int, str], int] = {}
+    found = []
+    for one in args:
+        key = (one.group, one.description, one.group_size, one.ranks)
+        if key not in texts:
+            group = Group(one.group, one.description, one.group_size, _ranks(one))
+            texts[key] = index.setdefault(group, len(index))
+        found.append(texts[key])
+    return list(index), np.array(found, np.int32)
+
+
+def _ranks(args: CollectiveArgs) -> tuple[int, ...] | None:
+    """Ranks of a group; long lists are cut in the trace with "..." and then unknown."""
+    try:
+        ranks = msgspec.json.decode(args.ranks, type=list[int])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
+    return tuple(sorted(ranks)) if args.group_size in (-1, len(ranks)) else None
+
+
+def _host_elements(table: EventTable, rows: I64) -> I64:
+    """Elements of the first tensor of each host collective, from its recorded shape."""
+    shapes = np.full(len(table.start_ns), -1, np.int64)
+    shapes[table.ops.row] = table.ops.shapes
+    used, which = np.unique(shapes[rows], return_inverse=True)
+    sizes = [_first_size(table.texts[text]) if text >= 0 else -1 for text in used.tolist()]
+    return np.array(sizes, np.int64)[which.ravel()] if len(sizes) else np.empty(0, np.int64)
+
+
+def _first_size(shapes: str) -> int:
+    try:
+        found = msgspec.json.decode(shapes)
+        while found and isinstance(found[0], list) and found[0] and isinstance(found[0][0], list):
+            found = found[0]
+        return int(np.prod(found[0])) if found and found[0] else -1
+    except (msgspec.DecodeError, TypeError, ValueError):
+        return -1
+
+
+def host_collectives(table: EventTable) -> tuple[I64, list[str]]:
+    """Rows of host collectives in time order, with the leaf id of each."""
+    spans = np.array([is_host_communication(name) for name in table.names], np.bool_)
+    rows = table.rows(Category.ANNOTATION, Category.CPU_OP)
+    rows = rows[spans[table.name[rows]]]
+    rows = rows[np.argsort(table.start_ns[rows], kind="stable")]
+    kind_of = {
+        name: collective_leaf(table.names[name]) or "other_comm" for name in np.unique(table.name[rows]).tolist()
+    }
+    return rows, [kind_of[name] for name in table.name[rows].tolist()]
