@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from multiprocessing import get_context
 from os import PathLike, fspath
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from steptime.diagnose.findings import diagnose
 from steptime.errors import StepTimeError, TraceError
@@ -25,6 +23,9 @@ from steptime.trace.discover import TraceFile, discover
 from steptime.trace.events import DeviceProperties
 from steptime.trace.parse import parse
 from steptime.trace.rank_order import RankAssignment, RankClaim, assign_ranks
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 __all__ = ["ModelAsk", "Options", "RooflinePricing", "analyze"]
 
@@ -113,7 +114,11 @@ def _device(counted: Counted) -> DeviceProperties | None:
     return None
 
 
-def _pool(jobs: int) -> ProcessPoolExecutor:
+def _pool(jobs: int) -> Executor:
+    import signal
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
     # An interrupt is the parent's to handle: workers would print a traceback each.
     return ProcessPoolExecutor(jobs, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from steptime.errors import UsageError
 from steptime.model import StepTime
 from steptime.timeline.summary import DeviceTimeline, FileSummary
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One rank on one device in one capture."""
 
     rank: int
@@ -25,8 +25,7 @@ class Row:
         return f"rank {self.rank}"
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(msgspec.Struct, frozen=True):
     """The counted steps: for each row the indices of its counted steps; notes say what was left out and why."""
 
     rows: list[Row]
@@ -35,8 +34,10 @@ class Counted:
 
     def with_timelines(self, timelines: Sequence[DeviceTimeline]) -> Counted:
         """The same steps on other timelines, one a row."""
-        rows = [replace(row, timeline=timeline) for row, timeline in zip(self.rows, timelines, strict=True)]
-        return replace(self, rows=rows)
+        rows = [
+            msgspec.structs.replace(row, timeline=timeline) for row, timeline in zip(self.rows, timelines, strict=True)
+        ]
+        return msgspec.structs.replace(self, rows=rows)
 
     @property
     def pairs(self) -> list[tuple[Row, StepTime]]:

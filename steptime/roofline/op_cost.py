@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from steptime.roofline.signature import Operand, Signature
 
 
-@dataclass(frozen=True, slots=True)
-class OpCost:
+class OpCost(msgspec.Struct, frozen=True):
     """The cost of one call of an op.
 
     kind: "matmul", "convolution", "attention" or "memory". direction: "forward" or "backward", by the op's own name.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple, TypeGuard
 
@@ -110,8 +109,7 @@ class Operand(NamedTuple):
         return None if size is None else size * self.stored
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True):
     """One op with its recorded arguments.
 
     shapes, dtypes, concrete and strides are parallel lists, one entry an argument; dtypes, concrete and strides are
@@ -120,9 +118,9 @@ class Signature:
 
     op: str
     shapes: list[Any]
-    dtypes: list[str] = field(default_factory=list)
-    concrete: list[str] = field(default_factory=list)
-    strides: list[Any] = field(default_factory=list)
+    dtypes: list[str] = msgspec.field(default_factory=list)
+    concrete: list[str] = msgspec.field(default_factory=list)
+    strides: list[Any] = msgspec.field(default_factory=list)
     extra: str = ""
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -22,8 +21,7 @@ MAX_ABOVE_PEAK = 0.005
 _PRECISION = LEAF_CODE["kernels/precision"]
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True):
     """Sums over the counted steps of all ranks.
 
     model_flops and hardware_flops: None without a single priced op; coverage: share of owned matmul, convolution and
@@ -79,7 +77,9 @@ def without_useful(timeline: DeviceTimeline) -> DeviceTimeline:
     """All owned time stays in its leaf: no FLOPs can be believed."""
     ledger = timeline.ledger
     none = np.zeros_like(ledger.ns)
-    return replace(timeline, ledger=replace(ledger, productive_ns=none, precision_ns=none))
+    return msgspec.structs.replace(
+        timeline, ledger=msgspec.structs.replace(ledger, productive_ns=none, precision_ns=none)
+    )
 
 
 def with_trace(timeline: DeviceTimeline) -> DeviceTimeline:
@@ -107,7 +107,9 @@ def with_model(timeline: DeviceTimeline, ideal_ns: int) -> DeviceTimeline:
     wanted = np.minimum(total, ideal_ns)
     share = _apportion(held, ledger.step, total, wanted)
     none = np.zeros_like(held)
-    return _retimed(timeline, replace(ledger, ns=ledger.ns - share, productive_ns=share, precision_ns=none))
+    return _retimed(
+        timeline, msgspec.structs.replace(ledger, ns=ledger.ns - share, productive_ns=share, precision_ns=none)
+    )
 
 
 def _apportion(held: I64, step: np.ndarray[tuple[int], np.dtype[np.int32]], total: I64, wanted: I64) -> I64:
@@ -129,7 +131,7 @@ def _retimed(timeline: DeviceTimeline, ledger: Ledger) -> DeviceTimeline:
     productive = np.zeros(count, np.int64)
     np.add.at(productive, ledger.step, ledger.productive_ns)
     steps = [_step(step, leaves[at], int(productive[at])) for at, step in enumerate(timeline.steps)]
-    return replace(timeline, ledger=ledger, steps=steps)
+    return msgspec.structs.replace(timeline, ledger=ledger, steps=steps)
 
 
 def _step(step: StepTime, leaves: I64, productive_ns: int) -> StepTime:

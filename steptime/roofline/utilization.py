@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from steptime.errors import UsageError
-from steptime.roofline.conventions import check_tokens, flops_per_token, mfu
-from steptime.roofline.models import load_model, parse_parameters
 from steptime.roofline.pricing import Roof
-from steptime.roofline.shape import ModelShape
 from steptime.roofline.useful import (
     MAX_ABOVE_PEAK,
     MIN_COVERAGE,
@@ -20,6 +20,9 @@ from steptime.roofline.useful import (
     without_useful,
 )
 from steptime.timeline.summary import DeviceTimeline
+
+if TYPE_CHECKING:
+    from steptime.roofline.shape import ModelShape
 
 #: The conventions whose MFU stands beside the ledger's.
 SHOWN = ("torchtitan", "megatron", "palm", "6n")
@@ -50,11 +53,13 @@ class ModelAsk:
             raise UsageError("--model and --params both give the model: leave one out")
         if self.tokens_per_step is None:
             raise UsageError("--model and --params need --tokens-per-step, the tokens of one update over all GPUs")
+        # Few runs name a model, and every run pays for what is imported.
+        from steptime.roofline.models import load_model, parse_parameters
+
         return load_model(self.model) if self.model is not None else parse_parameters(self.params or "")
 
 
-@dataclass(slots=True)
-class Utilization:
+class Utilization(msgspec.Struct):
     """What the report says about useful work. `timelines` are the given ones with productive time taken out.
 
     source: ``trace``, ``model`` or None; mfu_by: MFU by convention; model_flops: of one rank-step; notes: conventions,
@@ -65,10 +70,10 @@ class Utilization:
     counts: Counts
     source: str | None = None
     model_flops: int | None = None
-    mfu_by: dict[str, float] = field(default_factory=dict)
+    mfu_by: dict[str, float] = msgspec.field(default_factory=dict)
     above_peak_ns: int | None = None
-    notes: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+    warnings: list[str] = msgspec.field(default_factory=list)
 
 
 def utilization(
@@ -137,6 +142,8 @@ def _model(result: Utilization, roof: Roof, ask: ModelAsk, gpus: int, step_ns: f
     shape = ask.shape()
     if shape is None or ask.tokens_per_step is None:
         return None
+    from steptime.roofline.conventions import flops_per_token, mfu
+
     names = SHOWN if shape.layers else ("6n",)
     if shape.layers and ask.seq_len is None:
         result.warnings.append("attention is not in the model's FLOPs: give --seq-len to count it")
@@ -157,6 +164,8 @@ def _gap(counts: Counts, traced: float, modelled: int, gpus: int, ask: ModelAsk)
     if not modelled or abs(traced / modelled - 1) <= GAP:
         return []
     text = f"the trace counts {traced / 1e9:.2f} GFLOP a step and GPU, the model {modelled / 1e9:.2f}"
+    from steptime.roofline.conventions import check_tokens
+
     tokens = check_tokens(modelled * gpus, traced * gpus, gpus)
     if tokens is not None:
         return [f"{text}: {tokens}"]

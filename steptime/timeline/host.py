@@ -6,8 +6,7 @@ thread is inside ops (or in a hole of less than 100 us between two), or in a lon
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,8 +44,7 @@ CAUSE_LEAF: dict[str, int] = {
 _HOST = (Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
 
 
-@dataclass(frozen=True, slots=True)
-class Tiles:
+class Tiles(msgspec.Struct, frozen=True):
     """Disjoint tiles of one thread: spans, leaf int16 and deciding row int64 (-1: ops without a known cause)."""
 
     spans: Spans

@@ -7,8 +7,7 @@ returned at L1. If L1 <= a the work was queued and no host activity can be the c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,8 +35,7 @@ _WAITABLE = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(msgspec.Struct, frozen=True):
     """Attributed idle pieces, disjoint and in time order.
 
     start_ns, end_ns int64 [k]; leaf int16 [k]; row int64 [k]: the host span or launch that decided, -1 if none;

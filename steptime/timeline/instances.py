@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +13,7 @@ from steptime.trace.collectives import collective_leaf, is_host_communication
 from steptime.trace.events import I32, I64, Category, CollectiveArgs, EventTable
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """A process group as the trace names it; ranks None where the trace does not list them all."""
 
     name: str
@@ -29,8 +26,7 @@ class Group:
 UNKNOWN_GROUP = Group("", "", -1, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Instances:
+class Instances(msgspec.Struct, frozen=True):
     """n communication activities of one device (or of a rank without one), sorted by start.
 
     start_ns, end_ns int64 [n] on the rank's own clock; leaf int16 [n]: code of the kind; group int32 [n] into

@@ -5,9 +5,9 @@ The rows of a step and leaf sum to exactly what the step's account says; the rep
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,8 +19,7 @@ Keys = tuple[Ints, Ints, Ints, Ints]
 Useful = tuple[I64, I64]
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(msgspec.Struct, frozen=True):
     """r rows, sorted by step and leaf, one for each (step, leaf, what, where).
 
     step int32 (index of the step), leaf int16 (code in `model.LEAVES`), what and where int32 (into `texts`, -1: none),
@@ -47,11 +46,11 @@ class Ledger:
         return total
 
 
-@dataclass(slots=True)
 class LedgerWriter:
     """Collects entries in any order; equal keys are summed at once, so that memory stays with what is distinct."""
 
-    _parts: list[tuple[Ints, ...]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._parts: list[tuple[Ints, ...]] = []
 
     def put(self, keys: Keys, ns: I64, occurs: tuple[I64, I64] | None = None, useful: Useful | None = None) -> None:
         """Add k entries.

@@ -5,8 +5,7 @@ A call is a launch if a device event shares its correlation (no list of names, c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -111,8 +110,7 @@ class Threads:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Activities:
+class Activities(msgspec.Struct, frozen=True):
     """All kernels, copies and memsets of one device, sorted by start (then longest, then lowest stream).
 
     Arrays of length m. column: index into `EventTable.device` columns; row: into the table; launch: row of the launch

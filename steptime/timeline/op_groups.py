@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,8 +14,7 @@ from steptime.timeline.work import Work
 from steptime.trace.events import I32, I64, EventTable
 
 
-@dataclass(frozen=True, slots=True)
-class OpGroups:
+class OpGroups(msgspec.Struct, frozen=True):
     """r rows, one for each (step, call, recomputed).
 
     step, call int32 (call: index into `texts` and `prices`); recomputed bool; ops, kernels int64 counts; dur_ns int64

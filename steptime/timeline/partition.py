@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,8 +27,7 @@ from steptime.trace.events import I32, I64, Category, EventTable
 _CONTENTION = LEAF_CODE["kernels/comm_contention"]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSplit:
+class DeviceSplit(msgspec.Struct, frozen=True):
     """One device of one file: windows int64 [k+1], the ledger, and kernels launched in each step int64 [k].
 
     `groups` are the calls of ops, None if nothing was priced.
@@ -41,12 +39,11 @@ class DeviceSplit:
     unmeasurable_contention_ns: int
     segments: Segments | None = None
     groups: OpGroups | None = None
-    facts: Facts = field(default_factory=dict)
+    facts: Facts = msgspec.field(default_factory=dict)
     instances: Instances | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FileContext:
+class FileContext(msgspec.Struct, frozen=True):
     """What the devices of one file share."""
 
     table: EventTable
@@ -59,8 +56,7 @@ class FileContext:
     shift_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
+class _Device(msgspec.Struct, frozen=True):
     """One device being split: its activities with labels and calls, the boundaries of the steps, the ledger."""
 
     context: FileContext

@@ -6,9 +6,9 @@ The timeline owns which kernels belong to which op and how much time each owned;
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,8 +31,7 @@ class OpText(NamedTuple):
     concrete: str
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(msgspec.Struct, frozen=True):
     """What one call of an op costs. None: can't be known.
 
     kind: ``matmul``, ``convolution``, ``attention`` (these have FLOPs) or ``memory``. ideal_ns: model FLOPs at the
@@ -60,8 +59,7 @@ class Pricing(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(msgspec.Struct, frozen=True):
     """Which call each activity belongs to.
 
     call int32 [m] into `texts` and `prices`, -1 if none; op int64 [m]: row of that op, -1 if none; eligible bool [m]:

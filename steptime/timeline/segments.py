@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from steptime.model import LEAVES, StepTime, StepTimeline
@@ -15,8 +14,7 @@ from steptime.trace.events import I32, I64
 MOST_SEGMENTS = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(msgspec.Struct, frozen=True):
     """The owner row of one device in time order: start_ns, end_ns int64, leaf int16 code, what int32 label; [k]."""
 
     start_ns: I64

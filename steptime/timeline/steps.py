@@ -8,8 +8,8 @@ stream. A training step is the span up to and including one optimizer update.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,8 +25,7 @@ _HOST = (Category.CPU_OP, Category.ANNOTATION)
 WHOLE_RECORDING = "the whole recording (no step marks)"
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(msgspec.Struct, frozen=True):
     """Host marks of k steps in time order: number, start_ns, end_ns int64 [k]; track of the marking thread, -1 if none.
 
     updated bool [k]: whether an optimizer update lies inside; None if the recording has no optimizer spans.
@@ -160,7 +159,7 @@ def _merged(table: EventTable, names: _NameRows, marks: Marks) -> Marks:
     """
     updates = table.start_ns[names.matching(_OPTIMIZER)]
     if not len(updates):
-        return replace(marks, notes=("no optimizer spans: each mark is taken as one step",))
+        return msgspec.structs.replace(marks, notes=("no optimizer spans: each mark is taken as one step",))
     edges = np.append(marks.start_ns, marks.end_ns[-1])
     count = len(marks.number)
 
@@ -175,10 +174,10 @@ def _merged(table: EventTable, names: _NameRows, marks: Marks) -> Marks:
     last = updated | ~trained | np.append(~trained[1:], True)
     first = np.append(True, last[:-1])
     if last.all():
-        return replace(marks, updated=updated)
+        return msgspec.structs.replace(marks, updated=updated)
     begin, stop = np.flatnonzero(first), np.flatnonzero(last)
     merged = int(np.max(stop - begin)) + 1
-    return replace(
+    return msgspec.structs.replace(
         marks,
         number=marks.number[stop],
         start_ns=marks.start_ns[begin],
@@ -190,7 +189,7 @@ def _merged(table: EventTable, names: _NameRows, marks: Marks) -> Marks:
 
 def shifted(marks: Marks, by_ns: int) -> Marks:
     """The marks on a clock that shows `by_ns` more."""
-    return replace(marks, start_ns=marks.start_ns + by_ns, end_ns=marks.end_ns + by_ns)
+    return msgspec.structs.replace(marks, start_ns=marks.start_ns + by_ns, end_ns=marks.end_ns + by_ns)
 
 
 def windows(marks: Marks, work: Activities, on_main: NDArray[np.bool_]) -> tuple[I64, I64]:

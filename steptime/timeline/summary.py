@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +32,7 @@ KIND_TOLERANCE = 0.2
 LAUNCHER_SHARE = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """What the user asked of one file."""
 
     step_marker: str | None = None
@@ -44,8 +41,7 @@ class Request:
     every_picture: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTimeline:
+class DeviceTimeline(msgspec.Struct, frozen=True):
     """One rank on one device (None: CPU only). `host_ops` int64 [k]: ops recorded in each step."""
 
     device: int | None
@@ -55,13 +51,12 @@ class DeviceTimeline:
     host_ops: I64
     totals: Totals | None
     groups: OpGroups | None = None
-    facts: Facts = field(default_factory=dict)
+    facts: Facts = msgspec.field(default_factory=dict)
     instances: Instances | None = None
-    pictures: list[StepTimeline] = field(default_factory=list)
+    pictures: list[StepTimeline] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class FileSummary:
+class FileSummary(msgspec.Struct, frozen=True):
     """All that the analysis keeps of one file."""
 
     meta: TraceMeta
@@ -101,7 +96,9 @@ def summarize(table: EventTable, request: Request) -> FileSummary:
         split = split_device(context, work, labelled, calls)
         unmeasurable += split.unmeasurable_contention_ns
         timeline = _timeline(context, request, split, device, recording_totals(table, work, labelled))
-        devices.append(replace(timeline, pictures=_pictures(context, request, timeline, split, (work, labelled))))
+        devices.append(
+            msgspec.structs.replace(timeline, pictures=_pictures(context, request, timeline, split, (work, labelled)))
+        )
     if not devices:
         devices.append(_timeline(context, request, split_host(context, ops), None, None))
     return _summary(context, devices, launches, len(ops.recompute_rows) > 0, unmeasurable)

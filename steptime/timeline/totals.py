@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from steptime.timeline.intervals import Spans, intersect, subtract, union
@@ -12,8 +11,7 @@ from steptime.timeline.work import COMMUNICATION, Work
 from steptime.trace.events import Category, EventTable
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(msgspec.Struct, frozen=True):
     """Unions in ns over [start_ns, end_ns): compute (kernels that do not communicate), comm (kernels that do), copy
     (memcpy and memset), each also where no kernel of the other kinds before it ran; busy and idle.
     """

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,8 +28,7 @@ _MEMORY_BOUND = LEAF_CODE["kernels/memory_bound"]
 _EVALUATE = "autograd::engine::evaluate_function"
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """Labels of m activities.
 
     klass int8 (COMPUTE, COMMUNICATION, COPY), leaf int16 (code), what int32 (into `Labels`), op int64 (row of the

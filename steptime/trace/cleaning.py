@@ -11,9 +11,8 @@ What is done, with the public reports behind it in `cases/README.md`:
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from steptime.errors import TraceError

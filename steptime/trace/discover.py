@@ -12,9 +12,10 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+import msgspec
 
 from steptime.errors import NotATrace, TraceError, UsageError
 from steptime.trace.sniff import sniff
@@ -27,24 +28,21 @@ _REMEDY = "give the *.pt.trace.json files that torch.profiler wrote, or their fo
 _SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class TraceFile:
+class TraceFile(msgspec.Struct, frozen=True):
     """One file to read. path: local path or URL; size_bytes: as stored, 0 if a remote store does not say."""
 
     path: str
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Discovery:
+class Discovery(msgspec.Struct, frozen=True):
     """files: in natural order of their paths (rank2 before rank10), each once. skipped: one line a file, with why."""
 
     files: list[TraceFile]
     skipped: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(msgspec.Struct, frozen=True):
     file: TraceFile
     identity: str
     named: bool

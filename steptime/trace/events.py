@@ -7,7 +7,6 @@ column but times. Values of text are interned: a column holds int32 indices into
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 import msgspec
@@ -41,8 +40,7 @@ ARGUMENT_SEPARATOR = "\x1f"
 DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(msgspec.Struct, frozen=True):
     """A row of the timeline: a host thread or a device stream. pid and tid as text, since some files name them."""
 
     pid: str
@@ -66,8 +64,7 @@ class CollectiveArgs(msgspec.Struct, frozen=True, gc=False):
     dst_rank: int = msgspec.field(name="Dst Rank", default=-1)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceColumns:
+class DeviceColumns(msgspec.Struct, frozen=True):
     """Kernels, copies and memsets. All arrays have length m; `row` indexes the `EventTable`, ascending.
 
     row int64 [m]; device, stream int64 [m]; bytes int64 [m], -1 if not a copy or memset; config int32 [m] into
@@ -84,8 +81,7 @@ class DeviceColumns:
     graph: I64
 
 
-@dataclass(frozen=True, slots=True)
-class OpColumns:
+class OpColumns(msgspec.Struct, frozen=True):
     """Host ops and annotations. All arrays have length p; `row` indexes the `EventTable`, ascending.
 
     sequence int64 [p], autograd sequence number; forward_thread int64 [p]; shapes int32 [p] into `EventTable.texts`
@@ -101,8 +97,7 @@ class OpColumns:
     collective: I32
 
 
-@dataclass(frozen=True, slots=True)
-class SyncColumns:
+class SyncColumns(msgspec.Struct, frozen=True):
     """`cuda_sync` records. row, stream, wait_on_stream int64 [q]; kind int32 [q] into `EventTable.texts`."""
 
     row: I64
@@ -111,8 +106,7 @@ class SyncColumns:
     kind: I32
 
 
-@dataclass(frozen=True, slots=True)
-class TraceMeta:
+class TraceMeta(msgspec.Struct, frozen=True):
     """What the file says about itself. None: the file does not say.
 
     reserved_bytes, allocated_bytes: most that a device's allocator held, and that tensors used, -1 without such events.
@@ -131,9 +125,9 @@ class TraceMeta:
     event_count: int
     reserved_bytes: int = -1
     allocated_bytes: int = -1
-    dropped: dict[str, int] = field(default_factory=dict)
-    clipped: dict[str, int] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    dropped: dict[str, int] = msgspec.field(default_factory=dict)
+    clipped: dict[str, int] = msgspec.field(default_factory=dict)
+    warnings: list[str] = msgspec.field(default_factory=list)
 
 
 class DeviceProperties(msgspec.Struct, frozen=True):
@@ -147,8 +141,7 @@ class DeviceProperties(msgspec.Struct, frozen=True):
     compute_minor: int = msgspec.field(name="computeMinor", default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class EventTable:
+class EventTable(msgspec.Struct, frozen=True):
     """All activities of one file. The arrays of the core have length n.
 
     start_ns, dur_ns int64 [n]; category int8 [n] (`Category`); name int32 [n] into `names`; track int32 [n] into

@@ -21,7 +21,6 @@ from steptime.trace.chunks import CHUNK_BYTES, TraceText
 from steptime.trace.cleaning import clean
 from steptime.trace.decode import decode_events
 from steptime.trace.events import DeviceProperties, EventTable, TraceMeta
-from steptime.trace.repair import locate, repair
 from steptime.trace.source import open_trace
 
 #: Devices whose events have categories of their own, which steptime does not analyse.
@@ -75,6 +74,8 @@ def _collect(text: Iterable[memoryview]) -> Columns:
 
 def _repaired(path: str) -> tuple[TraceText, Columns]:
     """Read the file in one piece, mended where that changes no number: also the way for odd but valid files."""
+    from steptime.trace.repair import repair
+
     with open_trace(path) as stream:
         whole = stream.read()
     fixed = repair(whole)
@@ -89,6 +90,8 @@ def _repaired(path: str) -> tuple[TraceText, Columns]:
 
 def _refusal(path: str, text: bytes) -> TraceError:
     """The one line that says where a file stops being JSON, and why that may be."""
+    from steptime.trace.repair import locate
+
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -11,15 +11,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
+
+import msgspec
 
 from steptime.errors import RankError, UsageError
 
 
-@dataclass(frozen=True, slots=True)
-class RankClaim:
+class RankClaim(msgspec.Struct, frozen=True):
     """What one file says of itself.
 
     declared_rank, world_size: None if it does not say. start_ns, end_ns: span of its activities, absolute.
@@ -35,8 +35,7 @@ class RankClaim:
     has_cpu: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RankAssignment:
+class RankAssignment(msgspec.Struct, frozen=True):
     """ranks, captures: one each per file, in the order given; captures count from 0 in time order within a rank."""
 
     ranks: list[int]
@@ -45,8 +44,7 @@ class RankAssignment:
     world_size: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class NamePattern:
+class NamePattern(msgspec.Struct, frozen=True):
     """A way of writing a rank into a name. pattern: one group, the digits, at most 6, so no time stamp or pid fits.
 
     in_folder: clear enough to be believed as the name of the folder that holds the file.

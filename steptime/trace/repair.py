@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,8 +51,7 @@ class Fault(Enum):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Fix:
+class Fix(msgspec.Struct, frozen=True):
     """How often one fault was mended, and the offset of the first in bytes of the file."""
 
     fault: Fault
@@ -60,8 +59,7 @@ class Fix:
     first_byte: int
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(msgspec.Struct, frozen=True):
     """The mended text and what was done to it; without a fault the text is the one given."""
 
     text: bytes

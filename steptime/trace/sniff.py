@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 FIRST_READ = 64 << 10
 HEAD_LIMIT = 16 << 20
@@ -42,8 +43,7 @@ class Readable(Protocol):
         """Return the next bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """What a head is. trace: True or False; None if `HEAD_LIMIT` bytes did not tell. what: a phrase for messages."""
 
     trace: bool | None
