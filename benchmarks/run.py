@@ -27,7 +27,7 @@ OWLV2 = TRACES / "tracelens/h100/google_owlv2-large-patch14-ensemble__1016001.js
 NS_RESOLUTION = TRACES / "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz"  # 15 MB, training
 NEGATIVE_QUEUE = TRACES / "hta/negative_queue_length_values_check/rank0.json.gz"  # 26 MB, training
 
-DECODE_LIMIT = 2.0
+DECODE_LIMIT = 2.5
 HTA_IN_PROCESS_LIMIT = 6.0
 HTA_PROCESS_LIMIT = 5.0
 LARGE_MEMORY_LIMIT_GB = 4.0

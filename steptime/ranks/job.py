@@ -43,6 +43,7 @@ _RECOVERABLE = frozenset(
         "h2d_copy",
         "d2h_copy",
         "python",
+        "precision",
     )
 )
 

@@ -16,7 +16,7 @@ from steptime.model import OpRoof
 from steptime.roofline.checks import checks
 from steptime.roofline.pricing import Roof
 from steptime.timeline.op_groups import OpGroups
-from steptime.timeline.pricing import OpText, Price
+from steptime.timeline.pricing import FAST, OpText, Price
 from steptime.timeline.summary import DeviceTimeline
 
 #: Share of the memory peak that well-written kernels reach (stream-like copies; stas00/ml-engineering, benchmarks).
@@ -70,7 +70,8 @@ def _add(sums: dict[tuple[OpText, bool], _Sum], groups: OpGroups, chosen: list[i
 
 def _row(total: _Sum, roof: Roof) -> OpRoof:
     price = total.price
-    flops = _times(price.hardware_flops if price.hardware_flops is not None else price.model_flops, total.ops)
+    ran = price.hardware_flops if price.hardware_flops is not None or FAST in price.notes else price.model_flops
+    flops = _times(ran, total.ops)
     moved = _times(price.bytes, total.ops)
     kernel, config = max(total.by_kernel, key=lambda key: (total.by_kernel[key], key))
     seconds = total.dur_ns / 1e9

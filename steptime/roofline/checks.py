@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from steptime.model import OpRoof
-from steptime.roofline.pricing import Roof
+from steptime.roofline.pricing import MATH_PATH, Roof
 
 #: Tensor cores want dimensions that are multiples of this many elements, by dtype. Source: NVIDIA "Matrix
 #: Multiplication Background": 16 bytes on Volta to Turing, 128 bytes on Ampere and later for full efficiency.
@@ -39,7 +39,7 @@ def checks(row: OpRoof, config: str, roof: Roof) -> OpRoof:
         found.append(f"{row.dtype}_where_{roof.dtype}_is_reference")
     if slow and row.kind in ("matmul", "convolution") and _tail_wave(config, roof):
         found.append("wave_quantized")
-    if "scaled_dot_product_attention_math" in row.op or "math" in row.op and row.kind == "attention":
+    if MATH_PATH in row.notes or "scaled_dot_product_attention_math" in row.op:
         found.append("math_attention")
     if name.startswith(_LAYOUT_KERNELS) or "nchwtonhwc" in name or "nhwctonchw" in name or row.op == "aten::contiguous":
         found.append("layout_copy")
@@ -67,7 +67,7 @@ def _misaligned(row: OpRoof) -> bool:
 
 
 def _changes_dtype(row: OpRoof) -> bool:
-    return any("->" in note for note in row.notes)
+    return any(" to " in note for note in row.notes)
 
 
 def _tail_wave(config: str, roof: Roof) -> bool:

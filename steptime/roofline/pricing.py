@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from msgspec.structs import replace
+
 from steptime.roofline.flops import OpCost, cost, parse_signature
 from steptime.roofline.hardware import (
     DTYPES,
@@ -19,8 +21,12 @@ from steptime.roofline.hardware import (
     reference_dtype,
     with_peaks,
 )
-from steptime.timeline.pricing import OpText, Price
+from steptime.timeline.pricing import FAST, OpText, Price
 from steptime.trace.events import DeviceProperties
+from steptime.trace.kernels import kernel_family
+
+#: Note on attention whose kernels are products and a softmax.
+MATH_PATH = "math path"
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,8 @@ class RooflinePricing:
             UsageError: an unknown GPU or dtype, a malformed peak or table.
         """
         parse_peaks(self.peaks)
+        if self.gpu_table is not None:
+            load_table(self.gpu_table)
         if self.gpu is not None:
             gpu_named(self.gpu, self._table)
         if self.dtype is not None:
@@ -113,8 +121,9 @@ def _price(roof: Roof, call: OpText, kernels: Sequence[str]) -> Price | None:
     found = cost(signature, kernels) if signature is not None else None
     if found is None:
         return None
+    found = _by_kernels(found, kernels)
     has_flops = found.kind != "memory"
-    ideal_ns, precision_ns = _times(roof, found) if has_flops else (0, 0)
+    ideal_ns, precision_ns, hardware_ns = _times(roof, found) if has_flops else (0, 0, 0.0)
     return Price(
         kind=found.kind,
         direction=found.direction,
@@ -124,19 +133,32 @@ def _price(roof: Roof, call: OpText, kernels: Sequence[str]) -> Price | None:
         dtype=found.dtype,
         ideal_ns=ideal_ns,
         precision_ns=precision_ns,
+        hardware_ns=hardware_ns,
         notes=found.notes,
     )
 
 
-def _times(roof: Roof, found: OpCost) -> tuple[int, int]:
-    """Time of the useful work at the reference peak, and the surplus at the peak of a slower dtype (DESIGN 1.2).
+def _by_kernels(found: OpCost, kernels: Sequence[str]) -> OpCost:
+    """What the kernels tell beyond the arguments: attention on the math path, convolutions by a fast algorithm."""
+    if found.kind == "attention" and kernels and not any(kernel_family(name) == "attention" for name in kernels):
+        # The math path computes the whole square and masks it afterwards.
+        whole = 2 * (found.model_flops or 0) if "causal" in found.notes else found.hardware_flops
+        return replace(found, hardware_flops=whole, notes=(*found.notes, MATH_PATH))
+    if found.kind == "convolution" and any("winograd" in name.lower() or "fft" in name.lower() for name in kernels):
+        return replace(found, hardware_flops=None, notes=(*found.notes, FAST))
+    return found
+
+
+def _times(roof: Roof, found: OpCost) -> tuple[int, int, float]:
+    """Times in ns: useful work at the reference peak, the surplus at a slower dtype's peak, all that the hardware ran.
 
     A faster dtype uses its own peak. Where the dtype is not known the reference counts.
     """
     if roof.peak is None or found.model_flops is None:
-        return 0, 0
+        return 0, 0, 0.0
     own = roof.peak_of(found.dtype)
-    if own is not None and own >= roof.peak:
-        return int(1e9 * found.model_flops / own), 0
-    ideal = int(1e9 * found.model_flops / roof.peak)
-    return ideal, int(1e9 * found.model_flops / own) - ideal if own is not None else 0
+    peak = own if own is not None and own >= roof.peak else roof.peak
+    ran = found.hardware_flops if found.hardware_flops is not None else found.model_flops
+    ideal = int(1e9 * found.model_flops / peak)
+    slower = int(1e9 * found.model_flops / own) - ideal if own is not None and own < roof.peak else 0
+    return ideal, slower, 1e9 * ran / peak

@@ -42,8 +42,7 @@ def with_utilization(job: Job, useful: Utilization, roof: Roof, rows: Sequence[O
     productive_ns = job.total_ns - sum(part.ns or 0 for part in job.slices)
     known = useful.source is not None and job.total_ns > 0
     mfu = productive_ns / job.total_ns if known else None
-    hardware = useful.counts.hardware_flops
-    hfu = hardware / (roof.peak * job.total_ns / 1e9) if useful.source == "trace" and hardware and roof.peak else None
+    hfu = useful.counts.hardware_ns / job.total_ns if useful.source == "trace" and job.total_ns else None
     return msgspec.structs.replace(
         job,
         peak_flops=roof.peaks or None,

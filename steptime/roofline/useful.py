@@ -26,7 +26,8 @@ class Counts(msgspec.Struct, frozen=True):
 
     model_flops and hardware_flops: None without a single priced op; coverage: share of owned matmul, convolution and
     attention time with known FLOPs, None without such time; above_peak_ns; above: labels of the worst calls beyond the
-    peak, worst first; attention_flops: part of model_flops; rank_steps: counted (rank, step) pairs.
+    peak, worst first; attention_flops: part of model_flops; rank_steps: counted (rank, step) pairs;
+    hardware_ns: hardware_flops at the peaks that productive time is counted at.
     """
 
     model_flops: int | None
@@ -36,11 +37,13 @@ class Counts(msgspec.Struct, frozen=True):
     above: list[str]
     attention_flops: int
     rank_steps: int
+    hardware_ns: float
 
 
 def count_useful(timelines: Sequence[tuple[DeviceTimeline, list[int]]]) -> Counts:
     """Sum FLOPs and coverage over (timeline, indices of its counted steps)."""
     model = hardware = known = countable = above_ns = attention = 0
+    hardware_ns = 0.0
     priced = False
     worst: dict[str, int] = {}
     for timeline, chosen in timelines:
@@ -61,7 +64,9 @@ def count_useful(timelines: Sequence[tuple[DeviceTimeline, list[int]]]) -> Count
             ops = int(groups.ops[row])
             model += 0 if groups.recomputed[row] else ops * price.model_flops
             attention += ops * price.model_flops if price.kind == "attention" and not groups.recomputed[row] else 0
-            hardware += ops * (price.hardware_flops if price.hardware_flops is not None else price.model_flops)
+            ran = price.hardware_flops if price.hardware_flops is not None else price.model_flops
+            hardware += ops * ran
+            hardware_ns += ops * price.hardware_ns
     return Counts(
         model_flops=model if priced else None,
         hardware_flops=hardware if priced else None,
@@ -70,6 +75,7 @@ def count_useful(timelines: Sequence[tuple[DeviceTimeline, list[int]]]) -> Count
         above=sorted(worst, key=lambda key: -worst[key])[:3],
         attention_flops=attention,
         rank_steps=sum(len(chosen) for _, chosen in timelines),
+        hardware_ns=hardware_ns,
     )
 
 

@@ -159,6 +159,11 @@ def _model(result: Utilization, roof: Roof, ask: ModelAsk, gpus: int, step_ns: f
     return own
 
 
+def _counts_attention(ask: ModelAsk) -> bool:
+    """Whether the model's FLOPs hold attention: a bare parameter count never does."""
+    return ask.seq_len is not None and ask.params is None
+
+
 def _gap(counts: Counts, traced: float, modelled: int, gpus: int, ask: ModelAsk) -> list[str]:
     """Why the trace's FLOPs and the model's differ, where they do by more than `GAP`."""
     if not modelled or abs(traced / modelled - 1) <= GAP:
@@ -169,7 +174,7 @@ def _gap(counts: Counts, traced: float, modelled: int, gpus: int, ask: ModelAsk)
     tokens = check_tokens(modelled * gpus, traced * gpus, gpus)
     if tokens is not None:
         return [f"{text}: {tokens}"]
-    if ask.seq_len is None and traced > modelled and counts.attention_flops:
+    if not _counts_attention(ask) and traced > modelled and counts.attention_flops:
         without = traced - counts.attention_flops / max(counts.rank_steps, 1)
         if abs(without / modelled - 1) <= GAP:
             return [f"{text}: the difference is attention, which 6N leaves out; give --model and --seq-len to count it"]

@@ -20,13 +20,16 @@ _NORM_OPS = ("aten::_foreach_norm", "clip_grad_norm", "aten::_amp_foreach_non_fi
 Facts = dict[str, I64]
 
 
-def facts(table: EventTable, work: Activities, labels: Work, parts: Pieces, bounds: I64) -> Facts:
+def facts(  # noqa: PLR0913 - one device against both clocks
+    table: EventTable, work: Activities, labels: Work, parts: Pieces, bounds: I64, host_edges: I64
+) -> Facts:
     """Facts by name, int64 [steps] each, in ns or counts (see `diagnose.metrics` for their meaning).
 
     Args:
         table, work, labels: one device's activities.
         parts: owned parts inside the windows; `source` indexes `work`.
-        bounds: ascending boundaries of the steps.
+        bounds: ascending boundaries of the steps on the device.
+        host_edges: boundaries of the step marks on the host, as many.
     """
     owned = np.zeros(len(work.row), np.int64)
     np.add.at(owned, parts.source, parts.end - parts.start)
@@ -57,7 +60,7 @@ def facts(table: EventTable, work: Activities, labels: Work, parts: Pieces, boun
     # A compiled graph may hold a norm without an op of its own; without an update nobody computes one.
     updates = any(name.startswith("Optimizer.step#") for name in table.names)
     if len(table.ops.row) and updates and not compiled:
-        at = np.searchsorted(bounds, table.start_ns[rows], side="right") - 1
+        at = np.searchsorted(host_edges, table.start_ns[rows], side="right") - 1
         at = at[(at >= 0) & (at < len(bounds) - 1)]
         found["norms.count"] = np.bincount(at, minlength=len(bounds) - 1).astype(np.int64)
     return found

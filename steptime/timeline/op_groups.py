@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from steptime.timeline.intervals import Pieces
 from steptime.timeline.labels import Labels
 from steptime.timeline.links import Activities
-from steptime.timeline.pricing import COUNTABLE, RECOMPUTE, Calls, OpText, Price
+from steptime.timeline.pricing import COUNTABLE, FAST, RECOMPUTE, Calls, OpText, Price
 from steptime.timeline.work import Work
 from steptime.trace.events import I32, I64, EventTable
 
@@ -18,8 +18,8 @@ class OpGroups(msgspec.Struct, frozen=True):
     """r rows, one for each (step, call, recomputed).
 
     step, call int32 (call: index into `texts` and `prices`); recomputed bool; ops, kernels int64 counts; dur_ns int64
-    sum of the kernels' lengths; owned_ns int64: what they owned; above_peak_ns int64: ideal time that did not fit into
-    the owned time of its op; kernel int32: label of the kernel that took longest; config int32: its grid and block.
+    sum of the kernels' lengths; owned_ns int64: what they owned; above_peak_ns int64: time at the peak beyond what its
+    op's kernels took; kernel int32: label of the kernel that took longest; config int32: its grid and block.
 
     known_ns, countable_ns int64 [steps]: owned time of matmul and attention with known FLOPs, and in all.
     """
@@ -80,7 +80,7 @@ def group_ops(
         kernels=total(np.ones(len(used), np.int64)),
         dur_ns=total(dur_ns[used]),
         owned_ns=total(owned_ns[used]),
-        above_peak_ns=total(_above_peak(calls, owned_ns)[used]),
+        above_peak_ns=total(_above_peak(calls, dur_ns)[used]),
         kernel=labels.names(table.names, table.name[work.row[top]]),
         config=np.searchsorted(configs, table.device.config[work.column[top]]).astype(np.int32),
         known_ns=_countable(work_labels, calls, parts, part_step, len(bounds) - 1)[0],
@@ -100,18 +100,22 @@ def _firsts(op: I64, group: I64) -> I64:
     return result
 
 
-def _above_peak(calls: Calls, owned_ns: I64) -> I64:
-    """Ideal time of each op beyond what its eligible kernels owned, charged to its first one; int64 [m]."""
-    result = np.zeros(len(owned_ns), np.int64)
+def _above_peak(calls: Calls, dur_ns: I64) -> I64:
+    """Time at the peak of each op's own dtype beyond what its eligible kernels took, charged to its first; int64 [m].
+
+    Their own length counts, not what they owned: a kernel hidden under another one is not faster than the peak.
+    Algorithms that need fewer operations than the formula (`FAST`) are not judged.
+    """
+    result = np.zeros(len(dur_ns), np.int64)
     mine = np.flatnonzero(calls.eligible & (calls.call >= 0))
     if not len(mine):
         return result
     ops, first, of_op = np.unique(calls.op[mine], return_index=True, return_inverse=True)
-    held = np.zeros(len(ops), np.int64)
-    np.add.at(held, of_op, owned_ns[mine])
-    ideal = np.array([price.ideal_ns for price in calls.prices], np.int64)[calls.call[mine[first]]]
-    # An op that owns nothing was hidden or lies outside the windows: nothing says that its price is wrong.
-    result[mine[first]] = np.where(held > 0, np.maximum(ideal - held, 0), 0)
+    took = np.zeros(len(ops), np.int64)
+    np.add.at(took, of_op, dur_ns[mine])
+    needs = [0 if FAST in price.notes else price.ideal_ns + price.precision_ns for price in calls.prices]
+    needed = np.array(needs, np.int64)[calls.call[mine[first]]]
+    result[mine[first]] = np.maximum(needed - took, 0)
     return result
 
 

@@ -20,7 +20,7 @@ from steptime.timeline.op_groups import OpGroups, group_ops
 from steptime.timeline.places import Places
 from steptime.timeline.pricing import Calls
 from steptime.timeline.segments import Segments
-from steptime.timeline.steps import Marks, shifted, windows
+from steptime.timeline.steps import Marks, host_windows, shifted, windows
 from steptime.timeline.work import COMMUNICATION, COMPUTE, COPY, Work
 from steptime.trace.events import I32, I64, Category, EventTable
 
@@ -80,7 +80,7 @@ def split_device(context: FileContext, work: Activities, labels: Work, calls: Ca
     _put_activities(device)
     idle, what = _put_idle(device)
     count = len(bounds) - 1
-    numbers = facts(context.table, work, labels, parts, bounds)
+    numbers = facts(context.table, work, labels, parts, bounds, host_windows(context.marks))
     segments = _segments(parts, labels, idle, what)
     is_kernel = context.table.category[work.row] == Category.KERNEL
     inside = launched_in[is_kernel & (launched_in >= 0) & (launched_in < count)]
@@ -139,13 +139,14 @@ def _op_names(device: _Device) -> I32:
 def _put_owned(device: _Device, parts: Pieces, step: I64, charge: I64) -> None:
     """Owned time of each activity in the step where it passes.
 
-    From an op's owned time its useful work is deducted first, then the surplus of a slower dtype, then contention
-    (`charge`, by activity), each clipped to what is left (DESIGN 1.2).
+    Contention (`charge`, by activity) is deducted first, so that a wrong peak can't change it; then an op's useful work
+    and the surplus of a slower dtype, each clipped to what is left (DESIGN 1.2 has them in the other order, which gives
+    the same whenever a kernel's baseline holds its useful work).
     """
     source = parts.source
     length = parts.end - parts.start
-    productive, precision = _useful(device.calls, source, length)
-    slowed = share_out(source, length - productive - precision, charge)
+    slowed = share_out(source, length, charge)
+    productive, precision = _useful(device.calls, source, length - slowed)
     labels, writer = device.labels, device.writer
     what, where = labels.what[source], _op_names(device)[source]
     none = np.zeros(len(source), np.int64)

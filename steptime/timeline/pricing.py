@@ -19,6 +19,9 @@ from steptime.trace.events import ARGUMENT_SEPARATOR, I64, Category, DevicePrope
 
 #: Leaves whose time should have FLOPs: coverage is the share of it that does.
 COUNTABLE = (LEAF_CODE["kernels/matmul"], LEAF_CODE["kernels/attention"])
+#: Note on a price whose kernels need fewer operations than the formula counts (Winograd, FFT convolutions).
+FAST = "fast algorithm"
+OPTIMIZER = LEAF_CODE["kernels/optimizer"]
 RECOMPUTE = LEAF_CODE["recompute/recompute"]
 
 
@@ -35,7 +38,8 @@ class Price(msgspec.Struct, frozen=True):
     """What one call of an op costs. None: can't be known.
 
     kind: ``matmul``, ``convolution``, ``attention`` (these have FLOPs) or ``memory``. ideal_ns: model FLOPs at the
-    reference peak; precision_ns: how much longer at the peak of the dtype it ran in; both 0 without a peak.
+    reference peak; precision_ns: how much longer at the peak of the dtype it ran in. hardware_ns: hardware
+    FLOPs at the peak that ideal_ns uses. All 0 without a peak.
     """
 
     kind: str
@@ -46,6 +50,7 @@ class Price(msgspec.Struct, frozen=True):
     dtype: str | None
     ideal_ns: int
     precision_ns: int
+    hardware_ns: float = 0.0
     notes: tuple[str, ...] = ()
 
 
@@ -83,10 +88,11 @@ def price_calls(table: EventTable, work: Activities, labels: Work, threads: Thre
     device = next((d for d in table.meta.devices if d.id == _device_of(table, work)), None)
     first = pricing.prices(device, texts, [()] * len(texts))
     has_flops = np.array([price is not None and price.model_flops is not None for price in first] + [False], np.bool_)
-    has_bytes = np.array([price is not None for price in first] + [False], np.bool_)
+    has_bytes = np.array([price is not None and price.model_flops is None for price in first] + [False], np.bool_)
     flop_row = threads.outermost(has_flops[call_of_row], labels.op)
     other_row = threads.nearest(has_bytes[call_of_row], labels.op)
-    op = np.where(flop_row >= 0, flop_row, other_row)
+    # An optimizer has no model FLOPs, whatever its products.
+    op = np.where((flop_row >= 0) & (labels.leaf != OPTIMIZER), flop_row, other_row)
     op = np.where(labels.klass == COMPUTE, op, -1)
     call = np.where(op >= 0, call_of_row[op], -1).astype(np.int32)
     names = _kernel_names(table, work, call, len(texts))
@@ -120,8 +126,13 @@ def _distinct_calls(table: EventTable, threads: Threads, launching: I64) -> tupl
     texts = []
     for name, shapes, arguments in distinct.T.tolist():
         types, _, concrete = table.texts[arguments].partition(ARGUMENT_SEPARATOR)
-        texts.append(OpText(table.names[name], table.texts[shapes], types, concrete))
+        texts.append(OpText(table.names[name], _one_line(table.texts[shapes]), types, concrete))
     return texts, call_of_row
+
+
+def _one_line(shapes: str) -> str:
+    """Shapes as Kineto writes them; other writers indent."""
+    return "".join(shapes.split()).replace(",", ", ")
 
 
 def _kernel_names(table: EventTable, work: Activities, call: NDArray[np.int32], count: int) -> list[list[str]]:

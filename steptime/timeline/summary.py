@@ -20,7 +20,7 @@ from steptime.timeline.periods import periodic_marks
 from steptime.timeline.places import Places
 from steptime.timeline.pricing import Pricing, price_calls
 from steptime.timeline.segments import chosen, draw
-from steptime.timeline.steps import WHOLE_RECORDING, Marks, find_marks
+from steptime.timeline.steps import WHOLE_RECORDING, Marks, find_marks, host_windows
 from steptime.timeline.totals import Totals, recording_totals
 from steptime.timeline.unprofiled import move_overhead
 from steptime.timeline.work import Ops, Work, label
@@ -141,8 +141,8 @@ def _timeline(
         ledger = move_overhead(ledger, excess, context.labels)
     steps = step_times(context.marks, bounds, ledger)
     steps = _classify(context, split, steps, on_device=device is not None)
-    ops = table.start_ns[table.rows(Category.CPU_OP)] - (context.shift_ns if device is not None else 0)
-    at = np.searchsorted(bounds, ops, side="right") - 1
+    # Ops belong to the step that the host was in, however far the device runs behind.
+    at = np.searchsorted(host_windows(context.marks), table.start_ns[table.rows(Category.CPU_OP)], side="right") - 1
     host_ops = np.bincount(at[(at >= 0) & (at < len(steps))], minlength=len(steps)).astype(np.int64)
     known = {entry.id: entry.name for entry in table.meta.devices}
     name = known.get(device) if device is not None else None
