@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 import time
@@ -63,7 +64,9 @@ def run_process(arguments: Sequence[str]) -> None:
     Raises:
         subprocess.CalledProcessError: it failed; its errors were passed on.
     """
-    subprocess.run([sys.executable, *arguments], cwd=REPO, check=True, stdout=subprocess.DEVNULL)
+    # An installed package has its bytecode compiled; a checkout only where Python may write it.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run([sys.executable, *arguments], cwd=REPO, check=True, stdout=subprocess.DEVNULL, env=environment)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ is imported when the verb is used, so that ``steptime --help`` stays instant.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -91,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: list[str]) -> int:
     """Invoke click without its own `main`, which answers a broken pipe with exit code 1."""
+    # A command is one short run: a collection could free next to nothing of it.
+    gc.disable()
     try:
         with verbs.make_context("steptime", args) as context:
             verbs.invoke(context)

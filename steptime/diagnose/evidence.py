@@ -140,9 +140,10 @@ def _segment(reading: Reading, leaf: str, names: set[str | None]) -> tuple[int, 
     """(rank, step, start, length) of the longest timeline segment of a leaf, by preference one with such a name."""
     best: tuple[tuple[bool, int], tuple[int, int, int, int]] | None = None
     for line in reading.report.timelines:
-        for at, code in enumerate(line.leaf):
-            if not 0 <= code < len(line.leaves) or line.leaves[code] != leaf:
-                continue
+        if leaf not in line.leaves:
+            continue
+        wanted = line.leaves.index(leaf)
+        for at in [at for at, code in enumerate(line.leaf) if code == wanted]:
             length, start = line.segment_ns[at], line.step_start_ns + line.start_ns[at]
             rank = (line.names[line.name[at]] in names if 0 <= line.name[at] < len(line.names) else False, length)
             if best is None or rank > best[0]:

@@ -16,7 +16,7 @@ from steptime.diagnose.evidence import evidence_of
 from steptime.diagnose.metrics import read_all
 from steptime.diagnose.promises import Promises
 from steptime.diagnose.reading import Part, Reading, Value
-from steptime.diagnose.rules import Rule, load_rules
+from steptime.diagnose.rules import Rule, builtin_rules, load_rules
 from steptime.diagnose.say import time_text
 from steptime.model import Evidence, Finding, Report
 
@@ -45,7 +45,7 @@ def diagnose(report: Report, rules_dirs: Sequence[Path] = ()) -> Report:
     Raises:
         UsageError: a rule or a folder of rules is not usable; see `load_rules`.
     """
-    rules = load_rules(rules_dirs)
+    rules = load_rules(rules_dirs) if rules_dirs else list(builtin_rules())
     reading = Reading(report)
     values = read_all(reading)
     fired, gaps = [], {}
