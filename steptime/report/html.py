@@ -167,6 +167,7 @@ def _number(report: Report) -> dict[str, Any]:
         "mfu_warned": words.mfu_warning(report) is not None,
         "counted": words.counted(report) if report.job.rank_steps > 0 else "",
         "number": sections.number(report),
+        "mfu_notes": [brief(note, 300) for note in report.job.mfu_notes],
         "conventions": bool(report.job.mfu_by),
         "waterfall_caption": caption,
         "whole_ledger": sections.whole_ledger(report),

@@ -51,7 +51,8 @@ def render(report: Report) -> str:
 
 def _facts(report: Report) -> str:
     counted = [words.counted(report)] if report.job.rank_steps > 0 else []
-    return "  \n".join(_text(line) for line in [*counted, words.mfu_line(report)])
+    notes = [brief(note, 300) for note in report.job.mfu_notes]
+    return "  \n".join(_text(line) for line in [*counted, words.mfu_line(report), *notes])
 
 
 def _waterfall(report: Report) -> str:

@@ -162,7 +162,6 @@ def number(report: Report) -> list[tuple[str, str]]:
         above = units.time(words.per_step_ns(job.above_peak_ns, report))
         shown.append(("faster than the peak allows", f"{above}{words.a_step(report)}"))
     shown += [(f"MFU as {brief(name)} counts", units.share(value)) for name, value in (job.mfu_by or {}).items()]
-    shown += [("counted", brief(note, 300)) for note in job.mfu_notes]
     return shown
 
 

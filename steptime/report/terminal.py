@@ -118,6 +118,8 @@ def _headline(page: _Page, report: Report) -> None:
     if report.job.rank_steps > 0:
         page.line(words.counted(report))
     page.line(words.mfu_line(report))
+    for note in report.job.mfu_notes:
+        page.line(brief(note, 300), "  ", style="dim")
 
 
 def _waterfall(page: _Page, report: Report) -> None:

@@ -105,7 +105,7 @@ def _times(one: int | None, count: int) -> int | None:
 def _against(row: OpRoof, total: _Sum, roof: Roof) -> OpRoof:
     """Add what the roofs say: bound, share of the peak, attainable time, headroom."""
     peak = roof.peak_of(row.dtype) or (roof.peak if row.flops else None)
-    best = _achievable(roof, row.dtype)
+    best = roof.achievable_of(row.dtype)
     memory = roof.gpu.memory_bytes_per_s.usable if roof.gpu and roof.gpu.memory_bytes_per_s else None
     compute_s = row.flops / peak if row.flops and peak else None
     memory_s = row.bytes / memory if row.bytes and memory else None
@@ -128,15 +128,6 @@ def _against(row: OpRoof, total: _Sum, roof: Roof) -> OpRoof:
         headroom_ns=None if cached else max(row.owned_ns - attainable, 0),
         cache_resident=cached,
     )
-
-
-def _achievable(roof: Roof, dtype: str | None) -> float | None:
-    if roof.gpu is None or dtype is None:
-        return None
-    try:
-        return roof.gpu.achievable(dtype).flops
-    except ValueError:
-        return None
 
 
 def _from_cache(total: _Sum, roof: Roof, memory: float | None) -> bool:

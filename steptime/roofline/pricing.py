@@ -49,6 +49,12 @@ class Roof:
             return None
         return self.gpu.peak(dtype).flops
 
+    def achievable_of(self, dtype: str | None) -> float | None:
+        """Best published rate of a dtype in FLOP/s, None if unknown."""
+        if self.gpu is None or dtype is None or dtype not in DTYPES:
+            return None
+        return self.gpu.achievable(dtype).flops
+
     @property
     def facts(self) -> dict[str, float | None]:
         """What views draw as the memory roof."""

@@ -17,10 +17,11 @@ _LEAF_OF_KIND = {"matmul": "matmul", "convolution": "matmul", "attention": "atte
 _MIN_KNOWN = 0.9
 
 
-def headroom_ns(rows: Sequence[OpRoof]) -> dict[str, int]:
-    """What each kernel leaf could give back at the achievable roof, for leaves of which nearly all time has a roof.
+def headroom_ns(rows: Sequence[OpRoof], roof: Roof) -> dict[str, int]:
+    """What each kernel leaf could give back at the achievable roof, for leaves of which nearly all time has one.
 
-    Optimizers and recomputed calls are in leaves of their own.
+    A compute roof that nobody is known to have reached promises nothing. Optimizers and recomputed calls are in leaves
+    of their own.
     """
     known: dict[str, int] = {}
     owned: dict[str, int] = {}
@@ -30,7 +31,8 @@ def headroom_ns(rows: Sequence[OpRoof]) -> dict[str, int]:
         if leaf is None or row.recomputed or op_family(row.op) == "optimizer":
             continue
         owned[leaf] = owned.get(leaf, 0) + row.owned_ns
-        if row.headroom_ns is not None or row.cache_resident:
+        reachable = row.bound == "memory" or roof.achievable_of(row.dtype) is not None
+        if row.cache_resident or (row.headroom_ns is not None and reachable):
             known[leaf] = known.get(leaf, 0) + row.owned_ns
             room[leaf] = room.get(leaf, 0) + (row.headroom_ns or 0)
     return {leaf: room[leaf] for leaf in room if known[leaf] >= _MIN_KNOWN * owned[leaf]}
@@ -38,7 +40,7 @@ def headroom_ns(rows: Sequence[OpRoof]) -> dict[str, int]:
 
 def with_utilization(job: Job, useful: Utilization, roof: Roof, rows: Sequence[OpRoof]) -> Job:
     """Fill in what the FLOPs and the roofline say. `mfu` is the ledger's productive share, exactly."""
-    room = headroom_ns(rows)
+    room = headroom_ns(rows, roof)
     productive_ns = job.total_ns - sum(part.ns or 0 for part in job.slices)
     known = useful.source is not None and job.total_ns > 0
     mfu = productive_ns / job.total_ns if known else None

@@ -138,7 +138,7 @@ def _why_not_trace(counts: Counts, roof: Roof, total_ns: int) -> str | None:
 
 
 def _model(result: Utilization, roof: Roof, ask: ModelAsk, gpus: int, step_ns: float) -> int | None:
-    """FLOPs of one GPU's step by the model; fills `mfu_by` and its notes. The fullest convention is the model's."""
+    """FLOPs of one GPU's step by the model; fills `mfu_by` and its notes."""
     shape = ask.shape()
     if shape is None or ask.tokens_per_step is None:
         return None
@@ -152,7 +152,8 @@ def _model(result: Utilization, roof: Roof, ask: ModelAsk, gpus: int, step_ns: f
     for name in names:
         per_token = flops_per_token(shape, ask.seq_len or 1, name)
         flops = per_token.model * ask.tokens_per_step
-        own = flops // gpus if name in ("palm", "6n") and own is None else own
+        # The ledger counts what the mathematics needs: causal attention half, lookups not at all (DESIGN 1.2).
+        own = flops // gpus if name == ("megatron" if "megatron" in names else "6n") else own
         result.notes.append(per_token.statement)
         if roof.peak is not None and step_ns > 0:
             result.mfu_by[name] = mfu(flops, step_ns / 1e9, gpus, roof.peak)
