@@ -11,6 +11,8 @@ What is done, with the public reports behind it in `cases/README.md`:
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
@@ -152,40 +154,18 @@ def _cut_overruns(table: EventTable, dur_ns: I64) -> tuple[I64, I64]:
     return fixed, rows[found]
 
 
+_Group = TypeVar("_Group", DeviceColumns, OpColumns, SyncColumns)
+_CORE = ("start_ns", "dur_ns", "category", "name", "track", "correlation")
+
+
 def _keep(table: EventTable, keep: NDArray[np.bool_]) -> EventTable:
     """The table with only the rows where `keep` is true; row numbers of all column groups follow."""
     moved = np.cumsum(keep) - 1
-    on_device, on_ops, on_syncs = (keep[group.row] for group in (table.device, table.ops, table.syncs))
-    device, ops, syncs = table.device, table.ops, table.syncs
-    return replace(
-        table,
-        start_ns=table.start_ns[keep],
-        dur_ns=table.dur_ns[keep],
-        category=table.category[keep],
-        name=table.name[keep],
-        track=table.track[keep],
-        correlation=table.correlation[keep],
-        device=DeviceColumns(
-            row=moved[device.row[on_device]],
-            device=device.device[on_device],
-            stream=device.stream[on_device],
-            bytes=device.bytes[on_device],
-            config=device.config[on_device],
-            collective=device.collective[on_device],
-            graph=device.graph[on_device],
-        ),
-        ops=OpColumns(
-            row=moved[ops.row[on_ops]],
-            sequence=ops.sequence[on_ops],
-            forward_thread=ops.forward_thread[on_ops],
-            shapes=ops.shapes[on_ops],
-            arguments=ops.arguments[on_ops],
-            collective=ops.collective[on_ops],
-        ),
-        syncs=SyncColumns(
-            row=moved[syncs.row[on_syncs]],
-            stream=syncs.stream[on_syncs],
-            wait_on_stream=syncs.wait_on_stream[on_syncs],
-            kind=syncs.kind[on_syncs],
-        ),
-    )
+
+    def kept(group: _Group) -> _Group:
+        inside = keep[group.row]
+        columns = {name: getattr(group, name)[inside] for name in group.__struct_fields__}
+        return replace(group, **{**columns, "row": moved[columns["row"]]})
+
+    core = {name: getattr(table, name)[keep] for name in _CORE}
+    return replace(table, **core, device=kept(table.device), ops=kept(table.ops), syncs=kept(table.syncs))
