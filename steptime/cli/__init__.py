@@ -37,6 +37,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("show", "steptime.cli.show", "Show a saved report again, or convert it."),
     Command("rules", "steptime.cli.rules", "List the rules behind the findings."),
     Command("crosscheck", "steptime.cli.crosscheck", "Compare the figures of a trace with HTA's."),
+    Command("simulate", "steptime.cli.simulate", "Write the traces of a simulated job, and the truth about it."),
 )
 
 

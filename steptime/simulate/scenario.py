@@ -36,7 +36,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How the job is split. world = dp x cp x tp x pp; rank order: tp fastest, then cp, dp, pp.
 
     ep divides dp: the experts of a layer lie on `ep` neighbours of the data-parallel dimension.
-    chunks: model chunks of one stage (interleaved). stage_layers: layers of each chunk of the model in order, in place
+    chunks: model chunks of one stage (interleaved). early_receives: receives are posted on a stream of their own, not
+    behind the compute launched before. stage_layers: layers of each chunk of the model in order, in place
     of an even split.
     """
 
@@ -49,6 +50,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sequence_parallel: bool = False
     schedule: Literal["gpipe", "1f1b", "interleaved", "zero-bubble"] = "1f1b"
     chunks: int = 1
+    early_receives: bool = False
     stage_layers: list[int] | None = None
 
     @property
@@ -70,8 +72,9 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     prefetch: FSDP gathers the next layer's parameters while the current one computes. reshard: parameters are dropped
     after the forward and gathered again for the backward. bucket_mb: DDP's bucket. head_dtype: dtype of the output
-    layer. item_syncs: `.item()` calls a step on all ranks. detail: kernels a layer, ``lean`` (6) or ``full`` (12).
-    cuda_graph: the forward and backward of a step are replayed by one launch (one rank's compute only).
+    layer. log_every: the loop reads the loss (`.item()`) at the end of every n-th step, 0 never. item_syncs: `.item()`
+    calls in the forward of each step on all ranks. cuda_graph: each forward and backward is one launch. detail: kernels
+    a layer, ``lean`` or ``full``.
     """
 
     recompute: Literal["none", "selective", "full"] = "none"
@@ -83,7 +86,9 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     head_dtype: Literal["bf16", "fp16", "fp32"] | None = None
     clip_grad: bool = False
     broadcast_buffers: bool = False
+    log_every: int = 0
     item_syncs: int = 0
+    cuda_graph: bool = False
     detail: Literal["lean", "full"] = "lean"
 
 
@@ -109,7 +114,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The launching thread. Times of one op: before the launch call, the call, after it, and Python to the next one.
 
-    queue_depth: launches that may be pending on the device. loader_us: what `next()` of the data loader takes.
+    queue_depth: launches that may be pending on the device; 0: a third of a step's, which is how far 1,024 reach in
+    real steps of some thousand kernels. loader_us: what `next()` of the data loader takes.
     """
 
     op_us: float = 4.0
@@ -120,7 +126,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gap_us: float = 1.0
     loader_us: float = 80.0
     step_us: float = 30.0
-    queue_depth: int = 1024
+    queue_depth: int = 0
 
 
 class Jitter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -159,7 +165,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     steps: int = 3
     first_step: int = 10
     warmup: int = 2
-    start_spread_us: float = 0.0
+    start_spread_us: float = 1500.0
     dialect: Literal["current", "integer"] = "current"
     seq: bool = False
     p2p_metadata: bool = True
