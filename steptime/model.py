@@ -1,4 +1,4 @@
-"""The vocabulary of a report: what a step is, which leaves it splits into, and what a report holds.
+"""The vocabulary of a report: what a step is, and what a report holds.
 
 Plain frozen structs without logic, except `StepTime.check` (the accounting law) and sums. All times are int
 nanoseconds, all shares are 0 to 1, and ``None`` means "not measurable from these traces", never zero.
@@ -7,92 +7,13 @@ The JSON form is these structs, field for field (`store`).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from steptime.errors import AccountingError
+from steptime.taxonomy import LEAF_CODE
 
 #: 1: first version (2026-11).
 SCHEMA_VERSION = 1
-
-
-class Slice(NamedTuple):
-    """A row of the report: one of the places where the step time goes."""
-
-    id: str
-    title: str
-    meaning: str
-
-
-SLICES: tuple[Slice, ...] = (
-    Slice("kernels", "kernels", "computing on the device"),
-    Slice("exposed_comm", "exposed communication", "collectives and copies between GPUs that nothing hides"),
-    Slice("pipeline_bubble", "pipeline bubble", "waiting for other pipeline stages"),
-    Slice("recompute", "recompute", "forward kernels run again for the backward pass"),
-    Slice("stragglers", "stragglers", "waiting in a collective for a late rank"),
-    Slice("host", "host", "device idle or copying because of what the host did"),
-    Slice("unexplained", "unexplained", "device idle without evidence for a cause"),
-)
-
-
-class Leaf(NamedTuple):
-    """A named cause. Every nanosecond of every step is productive or in exactly one leaf."""
-
-    id: str
-    slice: str
-    title: str
-
-    @property
-    def key(self) -> str:
-        """``"slice/leaf"``, the key of `StepTime.leaves_ns`."""
-        return f"{self.slice}/{self.id}"
-
-
-#: Order matters: it is the order of rows inside a slice, and the int code of a leaf is its index here.
-LEAVES: tuple[Leaf, ...] = (
-    Leaf("matmul", "kernels", "matrix multiplication and convolution"),
-    Leaf("attention", "kernels", "attention"),
-    Leaf("memory_bound", "kernels", "norms, elementwise, softmax, loss, embedding"),
-    Leaf("optimizer", "kernels", "optimizer"),
-    Leaf("precision", "kernels", "precision slower than the reference"),
-    Leaf("comm_contention", "kernels", "slowed by communication on the same SMs"),
-    Leaf("other_compute", "kernels", "other kernels"),
-    Leaf("allreduce", "exposed_comm", "all-reduce"),
-    Leaf("allgather", "exposed_comm", "all-gather"),
-    Leaf("reduce_scatter", "exposed_comm", "reduce-scatter"),
-    Leaf("all_to_all", "exposed_comm", "all-to-all"),
-    Leaf("broadcast", "exposed_comm", "broadcast"),
-    Leaf("reduce", "exposed_comm", "reduce, gather, scatter"),
-    Leaf("barrier", "exposed_comm", "barrier"),
-    Leaf("p2p_transfer", "exposed_comm", "send and receive, copies between GPUs"),
-    Leaf("other_comm", "exposed_comm", "communication of unknown kind"),
-    Leaf("warmup", "pipeline_bubble", "warm-up"),
-    Leaf("steady", "pipeline_bubble", "steady phase"),
-    Leaf("drain", "pipeline_bubble", "drain"),
-    Leaf("stage_imbalance", "pipeline_bubble", "unequal stages"),
-    Leaf("unsplit", "pipeline_bubble", "not separable"),
-    Leaf("recompute", "recompute", "activation recompute"),
-    Leaf("wait_for_rank", "stragglers", "wait for a late rank"),
-    Leaf("data_loader", "host", "data loader"),
-    Leaf("launch_bound", "host", "launching kernels too slowly"),
-    Leaf("kernel_gap", "host", "gaps between queued kernels"),
-    Leaf("sync", "host", "host-device synchronisation"),
-    Leaf("allocator", "host", "device memory allocation"),
-    Leaf("gc", "host", "Python garbage collection"),
-    Leaf("compile", "host", "compilation, autotuning, lazy loading"),
-    Leaf("checkpoint", "host", "checkpoint"),
-    Leaf("h2d_copy", "host", "copies from the host"),
-    Leaf("d2h_copy", "host", "copies to the host"),
-    Leaf("python", "host", "Python between operations"),
-    Leaf("profiler_overhead", "host", "the profiler's own cost"),
-    Leaf("unexplained", "unexplained", "no evidence for any cause"),
-    Leaf("queue_stalled", "unexplained", "work was queued, the device did not start it"),
-    Leaf("capture_skew", "unexplained", "recordings started at different times"),
-    Leaf("events_missing", "unexplained", "the profiler lost device events"),
-)
-
-LEAF_CODE: dict[str, int] = {leaf.key: code for code, leaf in enumerate(LEAVES)}
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -355,6 +276,43 @@ class ChecklistItem(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class Straggler(msgspec.Struct, frozen=True, kw_only=True):
+    """Who held up the job, and why.
+
+    kind: ``straggler`` (the same rank across steps), ``jitter`` (another rank each time), ``once`` or ``unclear``.
+    rank: None for jitter, or where a whole host is meant; ranks: all that are meant. cause: "slower kernels", "more
+    work", "slow link", the id of a host leaf, "not recorded" or "not separable"; leaf: where it shows. through: ranks
+    that it kept and that then kept others. steps: in which it led. lost_ns: what it cost each other rank over those
+    steps, share: of their usual length. recorded: whether the rank's own file is among the inputs.
+    """
+
+    kind: str
+    rank: int | None
+    ranks: list[int]
+    host: str | None
+    cause: str
+    leaf: str | None
+    steps: list[int]
+    lost_ns: int
+    share: float
+    through: list[int] = []
+    recorded: bool = True
+
+
+class Alignment(msgspec.Struct, frozen=True, kw_only=True):
+    """How the ranks were put on one clock.
+
+    matched, unmatched, refused: communication activities with partners, without, and contradicted by them; error_ns:
+    how far a rank's clock may be off at most. unjudged: why nobody could be called a straggler; None if it was judged.
+    """
+
+    matched: int
+    unmatched: int
+    refused: int
+    error_ns: int
+    unjudged: str | None = None
+
+
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """Collectives of one kind and group, over the counted steps. `exposed_ns` is the part that no compute hides."""
 
@@ -375,7 +333,7 @@ class OtherStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one analysis found out. `stragglers` is empty until ranks are aligned.
+    """All that one analysis found out. `alignment` is None for one rank: nobody to compare with.
 
     facts: documented numbers that rules rest on and no other part holds; None where the traces don't tell.
     not_evaluated: rules whose numbers are unknown, with the reason.
@@ -393,7 +351,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     roofline: list[OpRoof] = []
     timelines: list[StepTimeline] = []
     facts: dict[str, float | None] = {}
-    stragglers: list[dict[str, str]] = []
+    alignment: Alignment | None = None
+    stragglers: list[Straggler] = []
     findings: list[Finding] = []
     not_evaluated: dict[str, str] = {}
     checklist: list[ChecklistItem] = []

@@ -14,6 +14,7 @@ from steptime.errors import StepTimeError, TraceError
 from steptime.model import Input, Report, Tool
 from steptime.ranks.counted import Counted, Row, count_steps
 from steptime.ranks.job import Tables, job_facts, job_totals, other_steps, pictures, rank_rows
+from steptime.ranks.together import together, with_ranks
 from steptime.roofline.ceilings import roof_rows
 from steptime.roofline.pricing import RooflinePricing
 from steptime.roofline.totals import with_utilization
@@ -70,8 +71,11 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
         for timeline in file.devices
     ]
     rows.sort(key=lambda row: (row.rank, row.capture, row.timeline.device or 0))
-    counted = count_steps(rows, options.steps)
-    report = _report(counted, assignment, files, [*found.skipped, *refused], options)
+    ranks = together(rows, assignment.world_size)
+    counted = count_steps(ranks.rows, options.steps)
+    notes = [*found.skipped, *refused, *ranks.notes]
+    report = _report(counted, assignment, files, notes, options, ranks.alignment is not None)
+    report = with_ranks(report, ranks)
     return diagnose(report, [Path(folder) for folder in options.rules])
 
 
@@ -144,7 +148,12 @@ def _claim(file: FileSummary) -> RankClaim:
 
 
 def _report(
-    counted: Counted, assignment: RankAssignment, files: list[FileSummary], skipped: list[str], options: Options
+    counted: Counted,
+    assignment: RankAssignment,
+    files: list[FileSummary],
+    notes: list[str],
+    options: Options,
+    aligned: bool,
 ) -> Report:
     from steptime import __version__
 
@@ -153,9 +162,9 @@ def _report(
     useful = utilization(pairs, roof, options.model, assignment.world_size or len(counted.rows))
     counted = counted.with_timelines(useful.timelines)
     rows = roof_rows(pairs, roof)
-    job = with_utilization(job_totals(counted, assignment.world_size), useful, roof, rows)
+    job = with_utilization(job_totals(counted, assignment.world_size, aligned), useful, roof, rows)
     tables = Tables(counted, job.total_ns)
-    warnings = [*useful.warnings, *assignment.warnings, *skipped, *counted.notes]
+    warnings = [*useful.warnings, *assignment.warnings, *notes, *counted.notes]
     contention_ns = sum(file.unmeasurable_contention_ns for file in files)
     if contention_ns:
         warnings.append(

@@ -19,8 +19,9 @@ import pytest
 import steptime
 from steptime import cli
 from steptime.errors import UnsupportedDevice
-from steptime.model import LEAF_CODE, Report, StepTime
+from steptime.model import Report, StepTime
 from steptime.report.words import verdict
+from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.labels import Labels
 from steptime.timeline.links import Threads, activities, launch_rows
 from steptime.timeline.summary import FileSummary, Request, summarize

@@ -14,8 +14,8 @@ import click
 import pytest
 
 from steptime import errors
-from steptime.cli import COMMANDS, EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
-from steptime.model import LEAVES
+from steptime.cli import COMMANDS, EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, verbs
+from steptime.taxonomy import LEAVES
 
 _REPO = Path(__file__).parent.parent
 _README = _REPO / "README.md"
@@ -72,7 +72,9 @@ def test_every_command_line_shown_is_one_that_steptime_takes() -> None:
     assert len(lines) >= 5
     for line in lines:
         verb, *words = line.split()
-        _command(verb).make_context(verb, words)  # raises on an unknown option or a bad value
+        _command(verb).make_context(
+            verb, words, parent=click.Context(verbs, **verbs.context_settings)
+        )  # raises on an unknown option or a bad value
 
 
 def test_the_options_of_analyze_are_the_table() -> None:

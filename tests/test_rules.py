@@ -12,7 +12,7 @@ from steptime.diagnose.metrics import FACTS, METRICS, measure
 from steptime.diagnose.reading import UNITS, Value
 from steptime.diagnose.rules import Rule, builtin_dir, load_rule, load_rules
 from steptime.errors import UsageError
-from steptime.model import LEAVES, SLICES
+from steptime.taxonomy import LEAVES, SLICES
 from tests.diagnose.situations import SITUATIONS
 
 RULES = load_rules()

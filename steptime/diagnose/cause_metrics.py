@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable
 
 from steptime.diagnose.reading import Metric, Part, Reading, Value, unknown
-from steptime.model import LEAVES, Collective, Kernel
+from steptime.model import Collective, Kernel
+from steptime.taxonomy import LEAVES
 
 #: Ops and built-ins that fetch a value from the device, and so wait for it (torch's own documentation of each).
 ASKS_FOR_VALUE = (

@@ -139,6 +139,12 @@ def _reserved_idle(reading: Reading) -> Value:
 
 
 #: The facts that are metrics as they stand; `kernels.*` are metrics that fall back to the report's own lists.
+def _first_exposed(reading: Reading) -> Value:
+    if reading.report.alignment is not None:
+        return unknown("the ranks were compared: what their starts cost stands in capture_skew")
+    return _total_share(reading, "collectives.first_exposed_ns")
+
+
 _PLAIN_FACTS = (
     "allocator.reserved_bytes",
     "allocator.allocated_bytes",
@@ -168,7 +174,7 @@ FACT_METRICS: tuple[Metric, ...] = (
         "collectives.first_exposed_share",
         "step share",
         "Exposed time of the first collective of each group.",
-        lambda reading: _total_share(reading, "collectives.first_exposed_ns"),
+        _first_exposed,
     ),
     Metric(
         "launch.runs_share",

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from steptime.model import LEAVES, SLICES, Cause, LeafTotal, RankSteps, Report, SliceTotal, StepTime
+from steptime.model import Cause, LeafTotal, RankSteps, Report, SliceTotal, StepTime
+from steptime.taxonomy import LEAVES, SLICES
 
 NO_STEPS = "no step was counted"
 #: The part of a leaf that the lists of causes or kernels may leave out and still be taken for whole: a fifth of the

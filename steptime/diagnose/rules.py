@@ -20,7 +20,7 @@ from steptime.diagnose.metrics import METRICS
 from steptime.diagnose.reading import Value, unknown
 from steptime.diagnose.roof_metrics import CHECKS
 from steptime.errors import UsageError
-from steptime.model import LEAF_CODE, SLICES
+from steptime.taxonomy import LEAF_CODE, SLICES
 
 _PACKAGE = Path(__file__).parent.parent
 

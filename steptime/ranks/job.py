@@ -8,14 +8,10 @@ import msgspec
 import numpy as np
 
 from steptime.model import (
-    LEAF_CODE,
-    LEAVES,
-    SLICES,
     Cause,
     Collective,
     Job,
     Kernel,
-    Leaf,
     LeafTotal,
     OtherStep,
     RankSteps,
@@ -24,6 +20,7 @@ from steptime.model import (
     StepTimeline,
 )
 from steptime.ranks.counted import Counted, Row
+from steptime.taxonomy import LEAF_CODE, LEAVES, SLICES, Leaf
 from steptime.timeline.unprofiled import COST_PER_OP_NS
 from steptime.trace.events import I64
 
@@ -47,13 +44,16 @@ _RECOVERABLE = frozenset(
     )
 )
 
-WHY_BUBBLE = "it needs the cross-rank analysis: waits between stages stand in exposed communication"
+WHY_BUBBLE = "it needs the cross-rank analysis: waits between stages stand in other rows"
 WHY_STRAGGLERS = "it needs all ranks on one clock: waits for late ranks stand in exposed communication"
 WHY_RECOMPUTE = "forward work inside a compiled backward or a CUDA graph can't be told from the backward's own"
 
 
-def job_totals(counted: Counted, world_size: int | None) -> Job:
-    """Sum the counted steps. Shares are of the total duration; `mfu` stays None without FLOPs."""
+def job_totals(counted: Counted, world_size: int | None, aligned: bool) -> Job:
+    """Sum the counted steps. Shares are of the total duration; `mfu` stays None without FLOPs.
+
+    `aligned`: whether the ranks were compared, so that waits for each other stand in a slice of their own.
+    """
     pairs = counted.pairs
     durations = np.array([step.dur_ns for _, step in pairs], np.int64)
     leaves_ns: dict[str, int] = dict.fromkeys(LEAF_CODE, 0)
@@ -71,7 +71,7 @@ def job_totals(counted: Counted, world_size: int | None) -> Job:
         steps=sorted({step.step for _, step in pairs}),
         step_time_ns=_spread(durations),
         total_ns=total_ns,
-        slices=_slices(counted, leaves_ns, total_ns, world_size),
+        slices=_slices(counted, leaves_ns, total_ns, _communicates(leaves_ns, world_size), aligned),
     )
 
 
@@ -85,13 +85,16 @@ def _device(rows: Sequence[Row]) -> str | None:
     return ", ".join(dict.fromkeys(names)) or None
 
 
-def _slices(counted: Counted, leaves_ns: dict[str, int], total_ns: int, world_size: int | None) -> list[SliceTotal]:
-    communicates = world_size not in (None, 1) or any(
-        ns for key, ns in leaves_ns.items() if key.startswith("exposed_comm/")
-    )
+def _communicates(leaves_ns: dict[str, int], world_size: int | None) -> bool:
+    return world_size not in (None, 1) or any(ns for key, ns in leaves_ns.items() if key.startswith("exposed_comm/"))
+
+
+def _slices(
+    counted: Counted, leaves_ns: dict[str, int], total_ns: int, communicates: bool, aligned: bool
+) -> list[SliceTotal]:
     unknown: dict[str, str] = {}
     if communicates:
-        unknown = {"pipeline_bubble": WHY_BUBBLE, "stragglers": WHY_STRAGGLERS}
+        unknown = {"pipeline_bubble": WHY_BUBBLE} | ({} if aligned else {"stragglers": WHY_STRAGGLERS})
     if not leaves_ns["recompute/recompute"] and not all(row.file.recompute_visible for row in counted.rows):
         unknown["recompute"] = WHY_RECOMPUTE
     return [_slice(counted, entry.id, leaves_ns, total_ns, unknown.get(entry.id)) for entry in SLICES]

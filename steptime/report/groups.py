@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from statistics import mean, median
 
-from steptime.model import SLICES, Input, Job, OtherStep, Quality, RankSteps, Report, StepTime
+from steptime.model import Input, Job, OtherStep, Quality, RankSteps, Report, StepTime
 from steptime.report import units
 from steptime.report.ledger import PRODUCTIVE
 from steptime.report.names import brief
+from steptime.taxonomy import SLICES
 
 _OF_RANK = re.compile(r"rank (\d{1,9}): (.*)", re.DOTALL)
 #: Counts of `Quality` that are worth a word where they are not zero.

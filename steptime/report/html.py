@@ -191,6 +191,7 @@ def _parts(report: Report, specs: dict[str, charts.Spec], limits: Limits) -> dic
         "signatures": [sections.part(report, one) for one in sections.SIGNATURES],
         "collectives": page_tables.collectives_table(report, limits.rows),
         "stragglers": page_tables.stragglers_table(report, limits.rows),
+        "verdict": words.stragglers(report)[-1:],
         "kernels": sections.part(report, "kernels"),
         "kinds": page_tables.kinds(report.roofline),
         "roofs": "Solid: compute peaks; dashed: memory." if peaks else "",

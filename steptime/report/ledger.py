@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from steptime.model import LEAVES, SLICES, Job, LeafTotal, SliceTotal
+from steptime.model import Job, LeafTotal, SliceTotal
 from steptime.report import units
 from steptime.report.names import brief
+from steptime.taxonomy import LEAVES, SLICES
 
 PRODUCTIVE = "productive"
 #: Printed points are tenths: 1000 of them are the whole step.

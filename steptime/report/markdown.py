@@ -32,6 +32,7 @@ def render(report: Report) -> str:
         _waterfall(report),
         _findings(report),
         _causes(report),
+        _items(words.stragglers(report)),
         _folded("Ranks", _ranks(report)),
         _folded("Before you trust the number", _checklist(report)),
         _folded("Other steps (not in the figures above)", _items(groups.other_steps(report.other_steps))),

@@ -90,9 +90,20 @@ def stragglers_table(report: Report, most: int) -> Table | None:
     """What the report says of late ranks, as it says it."""
     if not report.stragglers:
         return None
-    keys = list(dict.fromkeys(key for one in report.stragglers for key in one))[:8]
-    rows = [[brief(one[key], 200) if key in one else "" for key in keys] for one in report.stragglers[:most]]
-    return Table([brief(key.replace("_", " "), 40) for key in keys], rows, more=max(len(report.stragglers) - most, 0))
+    rows = [
+        [
+            units.time(one.lost_ns),
+            units.share(min(one.share, 1.0)),
+            words.whom(one),
+            brief(one.kind, 40),
+            brief(one.cause, 100),
+            brief(one.leaf or "", 60),
+            units.ranges(one.steps),
+        ]
+        for one in report.stragglers[:most]
+    ]
+    head = ["cost each other rank", "of their steps", "who", "kind", "cause", "leaf", "steps"]
+    return Table(head, rows, numbers=2, more=max(len(report.stragglers) - most, 0))
 
 
 def calls_table(report: Report, most: int) -> Table | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from steptime.model import LEAVES, Report
+from steptime.model import Report
+from steptime.taxonomy import LEAVES
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -61,6 +61,7 @@ def render(report: Report, width: int | None = None, color: bool = False) -> str
     _waterfall(page, report)
     _findings(page, report)
     _causes(page, report)
+    _stragglers(page, report)
     _ranks(page, report)
     _checklist(page, report)
     _list(page, "Other steps (not in the figures above)", groups.other_steps(report.other_steps))
@@ -220,6 +221,10 @@ def _causes(page: _Page, report: Report) -> None:
         for part in (text, place):
             if part:
                 page.line(part, " " * 20, style="dim")
+
+
+def _stragglers(page: _Page, report: Report) -> None:
+    _list(page, "Who held up the others", words.stragglers(report), "red" if report.stragglers else "")
 
 
 def _ranks(page: _Page, report: Report) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steptime.model import Cause, Report
+from steptime.model import Cause, Report, Straggler
 from steptime.report import units
 from steptime.report.ledger import COMPUTING, PRODUCTIVE, Row, ledger, points_text
 from steptime.report.names import brief
@@ -243,3 +243,34 @@ def evidence(cause: Cause, report: Report) -> str:
 def mean_of(report: Report) -> str:
     """What the means are taken over: ``6 rank-steps``."""
     return units.plural(report.job.rank_steps, "rank-window" if is_one_window(report) else "rank-step")
+
+
+def whom(one: Straggler) -> str:
+    """Who is meant: a rank, several, or a host."""
+    if one.host is not None and one.rank is None and one.ranks:
+        return f"host {brief(one.host, 60)} (ranks {units.ranges(one.ranks)})"
+    if one.rank is not None:
+        return f"rank {one.rank}" + ("" if one.recorded else " (its file is not there)")
+    return f"ranks {units.ranges(one.ranks)}" if one.ranks else "a different rank each time"
+
+
+def stragglers(report: Report) -> list[str]:
+    """One line for each straggler, or that there is none; empty where ranks were not compared."""
+    if report.alignment is None:
+        return []
+    error_ns = report.alignment.error_ns
+    apart = f"clocks within {units.time(error_ns)} of each other" if error_ns else "on one clock"
+    partners = f"{units.count(report.alignment.matched)} collective calls matched"
+    if not report.stragglers and report.alignment.unjudged is not None:
+        return [f"Can't tell: {report.alignment.unjudged} ({partners}, {apart})."]
+    if not report.stragglers:
+        return [f"No straggler beyond what clocks and jitter explain ({partners}, {apart})."]
+    lines = []
+    for one in report.stragglers:
+        cost = units.time(one.lost_ns // max(len(one.steps), 1))
+        through = f", through ranks {units.ranges(one.through)}" if one.through else ""
+        lines.append(
+            f"{whom(one)}: {brief(one.cause, 100)}{through}; costs each other rank {cost} a step "
+            f"({units.share(min(one.share, 1.0))}) in steps {units.ranges(one.steps)} ({brief(one.kind, 40)})."
+        )
+    return [*lines, f"{partners[0].upper()}{partners[1:]}, {apart}."]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from steptime.model import LEAF_CODE, LEAVES, StepTime
+from steptime.model import StepTime
+from steptime.taxonomy import LEAF_CODE, LEAVES
 from steptime.timeline.ledger import Ledger, LedgerWriter
 from steptime.timeline.pricing import COUNTABLE
 from steptime.timeline.summary import DeviceTimeline

@@ -107,7 +107,8 @@ class LaneLedger:
         edges = edges[(edges >= bounds[0]) & (edges <= bounds[-1])]
         owner = np.full(max(len(edges) - 1, 0), -1, np.int64)
         classes = np.array([_class(self.kernels[row].category, self.kernels[row].exchange) for row in inside.tolist()])
-        order = np.lexsort((start[inside], classes))
+        stream = np.array([self.kernels[row].stream for row in inside.tolist()], np.int64)
+        order = np.lexsort((stream, start[inside] - end[inside], start[inside], classes))
         low = np.searchsorted(edges, start[inside]).tolist()
         high = np.searchsorted(edges, end[inside]).tolist()
         rows = inside.tolist()

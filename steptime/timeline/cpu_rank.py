@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steptime.model import LEAF_CODE
+from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.host import LAUNCH_BOUND, PYTHON, SYNC
 from steptime.timeline.instances import Instances, host_collectives, host_instances
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.model import LEAF_CODE
+from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.idle import GAP_NS
 from steptime.timeline.intervals import Pieces, Spans, covered, union
 from steptime.timeline.links import Activities

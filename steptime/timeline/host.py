@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.model import LEAF_CODE
+from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.intervals import Pieces, Spans, holds, intersect, subtract, union
 from steptime.timeline.links import Threads
 from steptime.timeline.nesting import Nest

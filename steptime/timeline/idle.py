@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.model import LEAF_CODE, LEAVES
+from steptime.taxonomy import LEAF_CODE, LEAVES
 from steptime.timeline.host import ALLOCATOR, CALL_NS, COMPILE, DATA_LOADER, LAUNCH_BOUND, PYTHON, SYNC, HostState
 from steptime.timeline.intervals import Pieces, Spans, covered, first_started, intersect, subtract, union
 from steptime.timeline.links import NEVER, Activities

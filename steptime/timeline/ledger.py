@@ -22,7 +22,7 @@ Useful = tuple[I64, I64]
 class Ledger(msgspec.Struct, frozen=True):
     """r rows, sorted by step and leaf, one for each (step, leaf, what, where).
 
-    step int32 (index of the step), leaf int16 (code in `model.LEAVES`), what and where int32 (into `texts`, -1: none),
+    step int32 (index of the step), leaf int16 (index in `LEAVES`), what and where int32 (into `texts`, -1: none),
     ns int64 (owned time), count int64 (occurrences), dur_ns int64 (full length of device work, hidden parts included;
     0 for idle causes), productive_ns and precision_ns int64 (parts of `ns` that are useful work at the reference peak,
     and its surplus at the peak of a slower dtype).

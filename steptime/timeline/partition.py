@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.model import LEAF_CODE, LEAVES, StepTime
+from steptime.model import StepTime
+from steptime.taxonomy import LEAF_CODE, LEAVES
 from steptime.timeline.contention import contention_ns
 from steptime.timeline.facts import Facts, facts
 from steptime.timeline.host import HostState

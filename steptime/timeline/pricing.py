@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.model import LEAF_CODE
+from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.links import Activities, Threads
 from steptime.timeline.work import COMPUTE, Work
 from steptime.trace.events import ARGUMENT_SEPARATOR, I64, Category, DeviceProperties, EventTable

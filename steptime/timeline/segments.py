@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from steptime.model import LEAVES, StepTime, StepTimeline
+from steptime.model import StepTime, StepTimeline
+from steptime.taxonomy import LEAVES
 from steptime.timeline.links import Activities
 from steptime.timeline.work import Work
 from steptime.trace.events import I32, I64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from steptime.model import LEAF_CODE
+from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.labels import Labels
 from steptime.timeline.ledger import Ledger, LedgerWriter
 from steptime.trace.events import I64

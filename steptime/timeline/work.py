@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.model import LEAF_CODE
+from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.labels import Labels
 from steptime.timeline.links import Activities, Threads
 from steptime.trace.collectives import collective_leaf

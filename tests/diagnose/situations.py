@@ -9,19 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from steptime.model import (
-    Cause,
-    Collective,
-    Input,
-    Job,
-    Kernel,
-    OpRoof,
-    OtherStep,
-    RankSteps,
-    Report,
-    Spread,
-    StepTime,
-)
+from steptime.model import Cause, Collective, Input, Job, Kernel, OpRoof, OtherStep, RankSteps, Report, Spread, StepTime
 from tests.report.reports import MS, job, quality, report
 
 STEP = 100 * MS

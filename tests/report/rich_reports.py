@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from steptime.model import (
+    Alignment,
     ChecklistItem,
     Evidence,
     Finding,
@@ -16,6 +17,7 @@ from steptime.model import (
     SliceTotal,
     StepTime,
     StepTimeline,
+    Straggler,
 )
 from tests.report.reports import HOSTILE, MS, hostile, ranks_64
 
@@ -210,7 +212,20 @@ def rich() -> Report:
         findings=findings(),
         not_evaluated={"allocator-reserved": "no memory events in these traces"},
         checklist=checklist(),
-        stragglers=[{"rank": "37", "late_by": "21.0 ms", "cause": "host/data_loader"}],
+        alignment=Alignment(matched=4_096, unmatched=0, refused=0, error_ns=4_200),
+        stragglers=[
+            Straggler(
+                kind="straggler",
+                rank=37,
+                ranks=[37],
+                host="node4",
+                cause="data_loader",
+                leaf="host/data_loader",
+                steps=[11, 12],
+                lost_ns=42_000_000,
+                share=0.021,
+            )
+        ],
     )
 
 
@@ -255,7 +270,12 @@ def hostile_rich() -> Report:
         findings=odd,
         not_evaluated=dict.fromkeys(UGLY, ugly),
         checklist=[ChecklistItem(item=text, status=text, why=text) for text in UGLY],
-        stragglers=[{text: text} for text in UGLY],
+        stragglers=[
+            Straggler(
+                kind=text, rank=None, ranks=[1, 2], host=text, cause=text, leaf=text, steps=[1], lost_ns=1, share=1.0
+            )
+            for text in UGLY
+        ],
     )
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from steptime.model import LEAVES, SLICES, Report
+from steptime.model import Report
 from steptime.report import groups
 from steptime.report.charts import NUMBERED, Spec, heatmap, timeline, waterfall
 from steptime.report.colours import PARTS, leaf_colour, part_colour
 from steptime.report.ledger import PRODUCTIVE, ledger
 from steptime.report.roof_charts import bandwidth, rates, roofline
+from steptime.taxonomy import LEAVES, SLICES
 from tests.report import rich_reports
 from tests.report.reports import REPORTS, cpu_only, hostile, loader_bound, nothing_measured, ranks_64
 from tests.report.rich_reports import MEMORY_BYTES_PER_S, PEAK_FLOPS, ops, rich

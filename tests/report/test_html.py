@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from steptime.model import LEAVES, SLICES, Report
+from steptime.model import Report
 from steptime.report.html import MAX_BYTES, render
+from steptime.taxonomy import LEAVES, SLICES
 from tests.report.reports import REPORTS, cpu_only, loader_bound, nothing_measured, ranks_64
 from tests.report.rich_reports import UGLY, hostile_rich, monstrous, rich
 

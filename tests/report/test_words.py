@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from steptime.model import Input, LeafTotal, RankSteps, Report, SliceTotal, Spread
-from steptime.report.words import counted, mfu_line, verdict
+from steptime.model import Alignment, Input, LeafTotal, RankSteps, Report, SliceTotal, Spread, Straggler
+from steptime.report.words import counted, mfu_line, stragglers, verdict
 from tests.report.reports import MS, job, nothing_measured, quality, report
 
 
@@ -156,3 +157,73 @@ def test_nothing_measured_is_said() -> None:
 def test_mfu_or_why_not(changes: dict[str, object], warnings: list[str], text: str) -> None:
     shown: Report = report(job({"kernels/matmul": 5}, rank_steps=4, **changes), warnings=warnings)
     assert mfu_line(shown) == text
+
+
+def _late(**more: object) -> Straggler:
+    fields: dict[str, object] = {
+        "kind": "straggler",
+        "rank": 5,
+        "ranks": [5],
+        "host": "node1",
+        "cause": "slower kernels",
+        "leaf": "kernels/matmul",
+        "steps": [11, 12, 13],
+        "lost_ns": 9 * MS,
+        "share": 0.06,
+    }
+    return msgspec.convert(fields | more, Straggler)
+
+
+@pytest.mark.parametrize(
+    ("unjudged", "error_ns", "late", "lines"),
+    [
+        (
+            None,
+            0,
+            [],
+            ["No straggler beyond what clocks and jitter explain (64 collective calls matched, on one clock)."],
+        ),
+        (
+            "ranks are missing",
+            4_200,
+            [],
+            ["Can't tell: ranks are missing (64 collective calls matched, clocks within 4.2 µs of each other)."],
+        ),
+        (
+            None,
+            0,
+            [_late(through=[4])],
+            # 9 ms over three steps.
+            [
+                "rank 5: slower kernels, through ranks 4; costs each other rank 3.00 ms a step (6.0 %) in steps 11-13 "
+                "(straggler).",
+                "64 collective calls matched, on one clock.",
+            ],
+        ),
+        (
+            None,
+            0,
+            [_late(rank=None, ranks=[4, 5, 6, 7]), _late(kind="jitter", rank=None, host=None, ranks=[0, 3])],
+            [
+                "host node1 (ranks 4-7): slower kernels; costs each other rank 3.00 ms a step (6.0 %) in steps 11-13 "
+                "(straggler).",
+                "ranks 0, 3: slower kernels; costs each other rank 3.00 ms a step (6.0 %) in steps 11-13 (jitter).",
+                "64 collective calls matched, on one clock.",
+            ],
+        ),
+        (None, 0, [_late(recorded=False, steps=[7])], None),
+    ],
+)
+def test_who_held_up_the_others(
+    unjudged: str | None, error_ns: int, late: list[Straggler], lines: list[str] | None
+) -> None:
+    alignment = Alignment(matched=64, unmatched=0, refused=0, error_ns=error_ns, unjudged=unjudged)
+    shown = stragglers(msgspec.structs.replace(report(job({})), alignment=alignment, stragglers=late))
+    if lines is None:
+        assert shown[0].startswith("rank 5 (its file is not there): ")
+    else:
+        assert shown == lines
+
+
+def test_one_rank_is_compared_with_nobody() -> None:
+    assert stragglers(report(job({}))) == []

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.model import LEAF_CODE, LEAVES, StepTime
+from steptime.model import StepTime
 from steptime.roofline.useful import count_useful, with_model, with_trace, without_useful
+from steptime.taxonomy import LEAF_CODE, LEAVES
 from steptime.timeline.ledger import Ledger
 from steptime.timeline.op_groups import OpGroups
 from steptime.timeline.pricing import OpText, Price

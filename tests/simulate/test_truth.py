@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from steptime.model import LEAF_CODE
 from steptime.simulate import Truth, simulate
 from steptime.simulate.scenario import Batch, Cluster, Fault, Jitter, Layout, Model, Recording, Scenario, Training
+from steptime.taxonomy import LEAF_CODE
 from tests.simulate.jobs import DEVICE, STILL, events, ideal_pipeline, job
 
 _MOE = Model(layers=2, hidden=1024, heads=8, ffn=1024, vocab=8192, experts=4)

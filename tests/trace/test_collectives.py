@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from steptime.model import LEAVES
+from steptime.taxonomy import LEAVES
 from steptime.trace.collectives import collective_leaf, is_host_communication
 
 NAMES: dict[str, list[str]] = {

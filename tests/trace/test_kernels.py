@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from steptime.model import LEAVES
+from steptime.taxonomy import LEAVES
 from steptime.trace.kernels import (
     ATEN_PATTERNS,
     CONTEXT,

@@ -1,0 +1,134 @@
+"""Why a rank was late: its leaves against the median of its peers, in the steps where it was late (DESIGN 2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.ranks.blame import column_of
+from steptime.ranks.counted import Row
+from steptime.ranks.waits import Waits
+from steptime.taxonomy import LEAF_CODE, LEAVES
+from steptime.trace.events import I64
+
+F64 = NDArray[np.float64]
+
+#: A cause must explain this share of the lateness; below, it is "not separable".
+EXPLAINS = 0.5
+#: Counts of kernels differ by less than this between ranks that do the same (autotuning, rare allocations).
+SAME_COUNT = 0.01
+
+SLOWER, MORE, LINK = "slower kernels", "more work", "slow link"
+UNKNOWN, NOT_RECORDED = "not separable", "not recorded"
+
+_COMPUTE = [code for code, leaf in enumerate(LEAVES) if leaf.slice in ("kernels", "recompute")]
+_TRANSFER = [code for code, leaf in enumerate(LEAVES) if leaf.slice == "exposed_comm"]
+_IDLE = [
+    code for code, leaf in enumerate(LEAVES) if leaf.slice in ("host", "unexplained") and leaf.id != "capture_skew"
+]
+_PRODUCTIVE = len(LEAVES)
+
+
+class Leaves(msgspec.Struct, frozen=True):
+    """What every row spent on every leaf in every step of the job.
+
+    ns float64 [r, s, leaves + 1], the last one is productive time; transfer without the waits. known bool [r, s]: the
+    row has the step.
+    """
+
+    ns: F64
+    known: NDArray[np.bool_]
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """Why: what, the leaf it shows in ("slice/leaf", None if several or none), and ns more than the peers a step."""
+
+    what: str
+    leaf: str | None
+    ns: float
+
+
+def leaf_table(rows: Sequence[Row], at: I64, waits: Waits) -> Leaves:
+    """Leaves of all rows by step. `rows` are as aligned: their waits still stand in exposed communication."""
+    ns = np.zeros((*at.shape, len(LEAVES) + 1))
+    for index, row in enumerate(rows):
+        for column, own in enumerate(at[index].tolist()):
+            if own < 0:
+                continue
+            step = row.timeline.steps[own]
+            ns[index, column, _PRODUCTIVE] = step.productive_ns
+            for key, value in step.leaves_ns.items():
+                ns[index, column, LEAF_CODE[key]] = value
+    column_at = column_of(rows, at)[waits.row, waits.step]
+    inside = column_at >= 0
+    np.subtract.at(ns, (waits.row[inside], column_at[inside], waits.leaf[inside]), waits.ns[inside])
+    return Leaves(ns, at >= 0)
+
+
+def explain(rows: Sequence[Row], leaves: Leaves, at: I64, culprits: Sequence[int], columns: Sequence[int]) -> Cause:
+    """The cause that sets `culprits` (row indices) most apart from the others in the given steps."""
+    own = list(culprits)
+    peers = _peers(rows, at, own, columns)
+    if not peers or not len(columns):
+        return Cause(UNKNOWN, None, 0.0)
+    excess = _excess(leaves, own, peers, columns)
+    causes = [Cause(LEAVES[code].id, LEAVES[code].key, float(excess[code])) for code in _IDLE]
+    mine, theirs = (np.array([_work(rows[index], at[index, list(columns)]) for index in some]) for some in (own, peers))
+    causes.append(_compute_cause(mine, theirs, excess))
+    causes.append(Cause(LINK, None, float(excess[_TRANSFER].sum())))
+    best = max(causes, key=lambda cause: cause.ns)
+    lateness = sum(cause.ns for cause in causes if cause.ns > 0)
+    return best if best.ns >= EXPLAINS * lateness and best.ns > 0 else Cause(UNKNOWN, None, best.ns)
+
+
+def _excess(leaves: Leaves, own: Sequence[int], peers: Sequence[int], columns: Sequence[int]) -> F64:
+    """Mean over the steps of the culprits' mean less the peers' median, float64 [leaves + 1]."""
+    chosen = leaves.ns[:, list(columns)]
+    result: F64 = (chosen[list(own)].mean(axis=0) - np.median(chosen[list(peers)], axis=0)).mean(axis=0)
+    return result
+
+
+def _peers(rows: Sequence[Row], at: I64, own: Sequence[int], columns: Sequence[int]) -> list[int]:
+    """Rows that do the same kind of work: the others whose kernels are of the same names, else all others."""
+    others = [index for index in range(len(rows)) if index not in own and bool((at[index, list(columns)] >= 0).all())]
+    mine = _names(rows[own[0]])
+    alike = [index for index in others if _alike(mine, _names(rows[index]))]
+    return alike or others
+
+
+def _names(row: Row) -> set[str]:
+    ledger = row.timeline.ledger
+    computes = np.isin(ledger.leaf, _COMPUTE)
+    return {ledger.texts[what] for what in np.unique(ledger.what[computes]).tolist() if what >= 0}
+
+
+def _alike(left: set[str], right: set[str]) -> bool:
+    return len(left & right) >= 0.9 * len(left | right)
+
+
+def _compute_cause(mine: F64, theirs: F64, excess: F64) -> Cause:
+    """Slower kernels or more of them. mine, theirs float64 [rows, 4]: `_work` of the culprits and of their peers."""
+    code = max(_COMPUTE, key=lambda one: excess[one])
+    leaf = LEAVES[code].key if excess[code] > 0 else None
+    count, flops, bytes_, time = mine.mean(axis=0) / np.maximum(np.median(theirs, axis=0), 1.0)
+    longer = time - 1.0
+    more = max(count, flops, bytes_) - 1.0 > max(EXPLAINS * longer, SAME_COUNT)
+    return Cause(MORE if more else SLOWER, leaf, float(excess[[*_COMPUTE, _PRODUCTIVE]].sum()))
+
+
+def _work(row: Row, steps: I64) -> list[float]:
+    """Kernels, FLOPs, bytes and kernel time of a row in the given steps; 0 where the trace has no shapes."""
+    ledger = row.timeline.ledger
+    mine = np.isin(ledger.step, steps) & np.isin(ledger.leaf, _COMPUTE)
+    count, time = float(ledger.count[mine].sum()), float(ledger.dur_ns[mine].sum())
+    groups = row.timeline.groups
+    flops = moved = 0.0
+    if groups is not None:
+        for index in np.flatnonzero(np.isin(groups.step, steps)).tolist():
+            price = groups.prices[int(groups.call[index])]
+            flops += int(groups.ops[index]) * (price.hardware_flops or 0)
+            moved += int(groups.ops[index]) * (price.bytes or 0)
+    return [count, flops, moved, time or float(ledger.ns[mine].sum())]

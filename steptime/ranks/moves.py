@@ -1,0 +1,161 @@
+"""Moving waits out of exposed communication: into `stragglers/wait_for_rank`, or `unexplained/capture_skew`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from steptime.model import StepTime
+from steptime.ranks.alignment import NOBODY, Alignment
+from steptime.ranks.counted import Row
+from steptime.ranks.waits import Waits, find_waits
+from steptime.taxonomy import LEAF_CODE, LEAVES
+from steptime.timeline.instances import Instances
+from steptime.timeline.ledger import Ledger, LedgerWriter
+from steptime.timeline.summary import DeviceTimeline
+from steptime.trace.events import I64
+
+WAIT = LEAF_CODE["stragglers/wait_for_rank"]
+SKEW = LEAF_CODE["unexplained/capture_skew"]
+SKEW_TEXT = "recordings started at different times"
+
+
+class RowWaits(msgspec.Struct, frozen=True):
+    """What moves in one row's ledger: m entries, ordered by step.
+
+    step, leaf int64 [m]: from where; label, text int64 [m]: the collective (as the ledger calls it) and whom it waited
+    for, into `texts`; to int64 [m]: leaf code of `stragglers/wait_for_rank` or `unexplained/capture_skew`; ns, count
+    int64 [m]; culprit int64 [m]: rank waited for, -1 for capture skew.
+    """
+
+    step: I64
+    leaf: I64
+    label: I64
+    text: I64
+    to: I64
+    ns: I64
+    count: I64
+    culprit: I64
+    texts: list[str]
+
+
+def attribute_waits(rows: Sequence[Row], alignment: Alignment, waits: Waits | None = None) -> list[RowWaits]:
+    """What moves in each row's ledger, in exact integers. `waits`: from `find_waits`, else it is called here."""
+    found = find_waits(rows, alignment) if waits is None else waits
+    found = found.take(found.sure & (found.skew | (found.origin != NOBODY)))
+    bounds = np.searchsorted(found.row, np.arange(len(rows) + 1))
+    ranks = np.array([row.rank for row in rows], np.int64)
+    return [
+        _row_waits(row, alignment, found.take(np.arange(bounds[at], bounds[at + 1])), ranks)
+        for at, row in enumerate(rows)
+    ]
+
+
+def _row_waits(row: Row, alignment: Alignment, waits: Waits, ranks: I64) -> RowWaits:
+    instances = row.timeline.instances
+    if instances is None or not len(waits.row):
+        none = np.empty(0, np.int64)
+        return RowWaits(none, none, none, none, none, none, none, none, [])
+    texts: dict[str, int] = {}
+    label = _labels(instances, alignment, waits, texts)
+    culprit = np.where(waits.skew, NOBODY, ranks[waits.origin])
+    known, which = np.unique(culprit, return_inverse=True)
+    said = [f"waiting for rank {rank}" if rank >= 0 else SKEW_TEXT for rank in known.tolist()]
+    text = np.array([texts.setdefault(one, len(texts)) for one in said], np.int64)[which.ravel()]
+    keys = np.stack([waits.step, waits.leaf, label, text, np.where(waits.skew, SKEW, WAIT), culprit])
+    distinct, which = np.unique(keys, axis=1, return_inverse=True)
+    ns = np.zeros(distinct.shape[1], np.int64)
+    np.add.at(ns, which.ravel(), waits.ns)
+    once = np.unique(np.stack([which.ravel(), waits.match]), axis=1)[0]
+    count = np.bincount(once, minlength=distinct.shape[1]).astype(np.int64)
+    step, leaf, label, text, to, culprit = distinct
+    return RowWaits(step, leaf, label, text, to, ns, count, culprit, list(texts))
+
+
+def _labels(instances: Instances, alignment: Alignment, waits: Waits, texts: dict[str, int]) -> I64:
+    """What the ledger calls the collective of each wait of one row, int64 [w] into `texts`."""
+    matches = alignment.collectives.matches
+    mine = matches.row == waits.row[0]
+    instance_of = np.full(matches.count, -1, np.int64)
+    instance_of[matches.match[mine]] = matches.instance[mine]
+    group = instances.group[instance_of[waits.match]].astype(np.int64)
+    names = [_group_name(one.description, one.name) for one in instances.groups]
+    distinct, which = np.unique(np.stack([waits.leaf, group]), axis=1, return_inverse=True)
+    codes = []
+    for leaf, at in distinct.T.tolist():
+        kind = LEAVES[leaf].id
+        codes.append(texts.setdefault(f"{kind} ({names[at]})" if names[at] else kind, len(texts)))
+    return np.array(codes, np.int64)[which.ravel()]
+
+
+def _group_name(description: str, name: str) -> str:
+    """How the ledger calls a group."""
+    return description if description not in ("", "undefined") else name
+
+
+def with_waits(timeline: DeviceTimeline, waits: RowWaits) -> DeviceTimeline:
+    """The same timeline with the waits in their own leaves; the accounting law is checked on every step.
+
+    Raises:
+        AccountingError: the ledger does not hold what should move.
+    """
+    if not len(waits.ns):
+        return timeline
+    ledger = timeline.ledger
+    texts = list(ledger.texts)
+    at_text = {text: at for at, text in reversed(list(enumerate(texts)))}
+    code = []
+    for text in waits.texts:
+        if text not in at_text:
+            at_text[text] = len(texts)
+            texts.append(text)
+        code.append(at_text[text])
+    codes = np.array(code, np.int64)
+    left = ledger.ns - _taken(ledger, waits, codes)
+    writer = LedgerWriter()
+    keys = (ledger.step, ledger.leaf, ledger.what, ledger.where)
+    useful = (ledger.productive_ns, ledger.precision_ns)
+    writer.put(keys, left, (ledger.count, ledger.dur_ns), useful)
+    none = np.zeros(len(waits.ns), np.int64)
+    moved = (waits.step, waits.to, codes[waits.text], codes[waits.label])
+    writer.put(moved, waits.ns, (waits.count, none))
+    return _retimed(timeline, writer.ledger(texts))
+
+
+def _taken(ledger: Ledger, waits: RowWaits, codes: I64) -> I64:
+    """What each ledger row gives, int64 [r]: rows of the same step, leaf and collective, the first ones first."""
+    wanted = np.stack([waits.step, waits.leaf, codes[waits.label] + 1])
+    distinct, which = np.unique(wanted, axis=1, return_inverse=True)
+    total = np.zeros(distinct.shape[1], np.int64)
+    np.add.at(total, which.ravel(), waits.ns)
+    here = np.stack([ledger.step, ledger.leaf, ledger.what + 1]).astype(np.int64)
+    width = int(max(wanted.max(), here.max(initial=0))) + 1
+    base = np.array([width * width, width, 1], np.int64)
+    keys, rows = base @ distinct, base @ here
+    at = np.minimum(np.searchsorted(keys, rows), len(keys) - 1)
+    mine = np.flatnonzero(keys[at] == rows)
+    held = ledger.ns[mine]
+    order = np.argsort(at[mine], kind="stable")
+    before = np.cumsum(held[order]) - held[order]
+    group = at[mine][order]
+    first = np.append(True, group[1:] != group[:-1])[: len(group)]
+    before = before - before[first][np.cumsum(first) - 1] if len(group) else before
+    result = np.zeros(len(ledger.ns), np.int64)
+    result[mine[order]] = np.clip(total[group] - before, 0, held[order])
+    return result
+
+
+def _retimed(timeline: DeviceTimeline, ledger: Ledger) -> DeviceTimeline:
+    """Steps with the ledger's leaves; useful work stays as it was, since waits hold none."""
+    leaves = ledger.leaves_ns(len(timeline.steps), len(LEAVES))
+    steps = [_step(step, leaves[at]) for at, step in enumerate(timeline.steps)]
+    return msgspec.structs.replace(timeline, ledger=ledger, steps=steps)
+
+
+def _step(step: StepTime, leaves: I64) -> StepTime:
+    named = {LEAVES[code].key: ns for code, ns in enumerate(leaves.tolist()) if ns}
+    result = msgspec.structs.replace(step, leaves_ns=named)
+    result.check()
+    return result

@@ -1,0 +1,73 @@
+"""All ranks together: one clock, waits in their own leaves, and who held up the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from steptime import model
+from steptime.ranks.alignment import align
+from steptime.ranks.counted import Row
+from steptime.ranks.moves import attribute_waits, with_waits
+from steptime.ranks.stragglers import verdicts, why_unjudged
+from steptime.ranks.waits import find_waits
+
+
+class Together(msgspec.Struct, frozen=True):
+    """Rows with their waits moved; alignment is None where there was nobody to compare with.
+
+    offset_ns and error_ns by rank: how far its clock is ahead of the common one, and how far that may be off.
+    """
+
+    rows: list[Row]
+    alignment: model.Alignment | None
+    stragglers: list[model.Straggler]
+    offset_ns: dict[int, int]
+    error_ns: dict[int, int]
+    notes: list[str]
+
+
+def together(rows: Sequence[Row], world_size: int | None) -> Together:
+    """Align the rows and move what they waited for each other out of exposed communication.
+
+    `world_size`: how many ranks the job has, if known.
+    """
+    alone = Together(list(rows), None, [], {}, {}, [])
+    if len({row.rank for row in rows}) < 2:
+        return alone
+    alignment = align(rows)
+    if not alignment.matched:
+        note = "no collective could be matched across the ranks: waits for each other stay in exposed communication"
+        return msgspec.structs.replace(alone, notes=[*alignment.notes, note])
+    waits = find_waits(rows, alignment)
+    moved = [
+        msgspec.structs.replace(row, timeline=with_waits(row.timeline, own))
+        for row, own in zip(rows, attribute_waits(rows, alignment, waits), strict=True)
+    ]
+    error_ns = {row.rank: int(error) for row, error in zip(rows, alignment.error_ns.tolist(), strict=True)}
+    return Together(
+        rows=moved,
+        alignment=model.Alignment(
+            matched=alignment.matched,
+            unmatched=alignment.unmatched,
+            refused=alignment.refused,
+            error_ns=max(error_ns.values()),
+            unjudged=why_unjudged(rows, world_size),
+        ),
+        stragglers=verdicts(rows, alignment, waits),
+        offset_ns={row.rank: int(offset) for row, offset in zip(rows, alignment.offset_ns.tolist(), strict=True)},
+        error_ns=error_ns,
+        notes=alignment.notes,
+    )
+
+
+def with_ranks(report: model.Report, ranks: Together) -> model.Report:
+    """The report with what the comparison of ranks found."""
+    rows = [
+        msgspec.structs.replace(
+            row, clock_offset_ns=ranks.offset_ns.get(row.rank), clock_error_ns=ranks.error_ns.get(row.rank)
+        )
+        for row in report.ranks
+    ]
+    return msgspec.structs.replace(report, ranks=rows, alignment=ranks.alignment, stragglers=ranks.stragglers)
