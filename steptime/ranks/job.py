@@ -46,6 +46,7 @@ _RECOVERABLE = frozenset(
 
 WHY_BUBBLE = "it needs the cross-rank analysis: waits between stages stand in other rows"
 WHY_STRAGGLERS = "it needs all ranks on one clock: waits for late ranks stand in exposed communication"
+WHY_MISSING = "ranks are missing: waits for them stand in exposed communication"
 WHY_RECOMPUTE = "forward work inside a compiled backward or a CUDA graph can't be told from the backward's own"
 
 
@@ -71,7 +72,7 @@ def job_totals(counted: Counted, world_size: int | None, aligned: bool) -> Job:
         steps=sorted({step.step for _, step in pairs}),
         step_time_ns=_spread(durations),
         total_ns=total_ns,
-        slices=_slices(counted, leaves_ns, total_ns, _communicates(leaves_ns, world_size), aligned),
+        slices=_slices(counted, leaves_ns, total_ns, world_size, aligned),
     )
 
 
@@ -90,11 +91,16 @@ def _communicates(leaves_ns: dict[str, int], world_size: int | None) -> bool:
 
 
 def _slices(
-    counted: Counted, leaves_ns: dict[str, int], total_ns: int, communicates: bool, aligned: bool
+    counted: Counted, leaves_ns: dict[str, int], total_ns: int, world_size: int | None, aligned: bool
 ) -> list[SliceTotal]:
     unknown: dict[str, str] = {}
-    if communicates:
-        unknown = {"pipeline_bubble": WHY_BUBBLE} | ({} if aligned else {"stragglers": WHY_STRAGGLERS})
+    missing = world_size is not None and world_size > len({row.rank for row in counted.rows})
+    if _communicates(leaves_ns, world_size):
+        unknown["pipeline_bubble"] = WHY_BUBBLE
+        if not aligned:
+            unknown["stragglers"] = WHY_STRAGGLERS
+        elif missing and not leaves_ns["stragglers/wait_for_rank"]:
+            unknown["stragglers"] = WHY_MISSING
     if not leaves_ns["recompute/recompute"] and not all(row.file.recompute_visible for row in counted.rows):
         unknown["recompute"] = WHY_RECOMPUTE
     return [_slice(counted, entry.id, leaves_ns, total_ns, unknown.get(entry.id)) for entry in SLICES]

@@ -398,3 +398,10 @@ def test_each_rank_has_its_own_base(
     report = run(f"A19/{name}/", tmp_path, capsys).ok()
     zero, one = (rank.steps for rank in report.ranks)
     assert [step.start_ns - offset_ns for step in one][0] == zero[0].start_ns
+
+
+def test_no_wait_is_not_zero_where_a_rank_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Three of four ranks: had rank 2 been late, its peers' waits would look like transfer.
+    (part,) = (part for part in run("A12/missing_rank/", tmp_path, capsys).ok().job.slices if part.id == "stragglers")
+    assert (part.ns, part.share) == (None, None)
+    assert "ranks are missing" in str(part.leaves[0].detail["why"])
