@@ -70,11 +70,10 @@ def test_every_command_line_shown_is_one_that_steptime_takes() -> None:
     blocks = re.findall(r"```sh\n(.*?)```", _README.read_text(), flags=re.DOTALL)
     lines = [line.split("steptime ")[-1] for block in blocks for line in block.splitlines() if "steptime " in line]
     assert len(lines) >= 5
+    parent = click.Context(verbs, **verbs.context_settings)
     for line in lines:
         verb, *words = line.split()
-        _command(verb).make_context(
-            verb, words, parent=click.Context(verbs, **verbs.context_settings)
-        )  # raises on an unknown option or a bad value
+        _command(verb).make_context(verb, words, parent=parent)  # raises on an unknown option or a bad value
 
 
 def test_the_options_of_analyze_are_the_table() -> None:

@@ -124,10 +124,13 @@ def test_the_wait_for_the_slow_rank_stands_apart_from_the_all_reduce(run: RealRu
     slow = {step.step: step for step in run.steps(SLOW)}
     asleep = [number for number in sorted(waiting.keys() & slow.keys()) if run.sleep_ns(number)]
     injected = median(run.sleep_ns(number) for number in asleep)
-    # Both ranks pay the transfer; only one of them pays the wait.
+    # Both ranks pay the transfer; only one of them pays the wait. While an earlier bucket is on its way, it owns the
+    # time in which the last one waits: so the lateness is in both together, and most of it in the wait alone.
     waits = {number: waited_ns(waiting[number]) - waited_ns(slow[number]) for number in asleep}
-    assert abs(median(waits[number] - run.late_ns(number) for number in asleep)) <= 0.25 * injected
-    assert median(waits.values()) >= 0.5 * injected
+    paid = {number: waits[number] + exposed_ns(waiting[number]) - exposed_ns(slow[number]) for number in asleep}
+    assert abs(median(paid[number] - run.late_ns(number) for number in asleep)) <= 0.25 * injected
+    assert 0.5 * injected <= median(waits.values())
+    assert median(waits[number] - run.late_ns(number) for number in asleep) <= 0.25 * injected
     for number in asleep:
         keys = {key for key in waiting[number].leaves_ns if key.startswith("exposed_comm/")}
         assert keys == {"exposed_comm/allreduce"}  # the only collective of the job
