@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from steptime.model import StepTime
 from steptime.ranks.alignment import NOBODY, Alignment
 from steptime.ranks.counted import Row
 from steptime.ranks.waits import Waits, find_waits
@@ -121,7 +120,8 @@ def with_waits(timeline: DeviceTimeline, waits: RowWaits) -> DeviceTimeline:
     none = np.zeros(len(waits.ns), np.int64)
     moved = (waits.step, waits.to, codes[waits.text], codes[waits.label])
     writer.put(moved, waits.ns, (waits.count, none))
-    return _retimed(timeline, writer.ledger(texts))
+    productive_ns = np.array([step.productive_ns for step in timeline.steps], np.int64)
+    return timeline.with_ledger(writer.ledger(texts), productive_ns)
 
 
 def _taken(ledger: Ledger, waits: RowWaits, codes: I64) -> I64:
@@ -144,18 +144,4 @@ def _taken(ledger: Ledger, waits: RowWaits, codes: I64) -> I64:
     before = before - before[first][np.cumsum(first) - 1] if len(group) else before
     result = np.zeros(len(ledger.ns), np.int64)
     result[mine[order]] = np.clip(total[group] - before, 0, held[order])
-    return result
-
-
-def _retimed(timeline: DeviceTimeline, ledger: Ledger) -> DeviceTimeline:
-    """Steps with the ledger's leaves; useful work stays as it was, since waits hold none."""
-    leaves = ledger.leaves_ns(len(timeline.steps), len(LEAVES))
-    steps = [_step(step, leaves[at]) for at, step in enumerate(timeline.steps)]
-    return msgspec.structs.replace(timeline, ledger=ledger, steps=steps)
-
-
-def _step(step: StepTime, leaves: I64) -> StepTime:
-    named = {LEAVES[code].key: ns for code, ns in enumerate(leaves.tolist()) if ns}
-    result = msgspec.structs.replace(step, leaves_ns=named)
-    result.check()
     return result

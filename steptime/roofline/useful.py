@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from steptime.model import StepTime
-from steptime.taxonomy import LEAF_CODE, LEAVES
+from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.ledger import Ledger, LedgerWriter
 from steptime.timeline.pricing import COUNTABLE
 from steptime.timeline.summary import DeviceTimeline
@@ -101,7 +100,7 @@ def with_trace(timeline: DeviceTimeline) -> DeviceTimeline:
     leaf = np.full(len(slow), _PRECISION, np.int16)
     slow_keys = (ledger.step[slow], leaf, ledger.what[slow], ledger.where[slow])
     writer.put(slow_keys, ledger.precision_ns[slow], (ledger.count[slow], none[slow]))
-    return _retimed(timeline, writer.ledger(ledger.texts))
+    return _with_useful(timeline, writer.ledger(ledger.texts))
 
 
 def with_model(timeline: DeviceTimeline, ideal_ns: int) -> DeviceTimeline:
@@ -114,7 +113,7 @@ def with_model(timeline: DeviceTimeline, ideal_ns: int) -> DeviceTimeline:
     wanted = np.minimum(total, ideal_ns)
     share = _apportion(held, ledger.step, total, wanted)
     none = np.zeros_like(held)
-    return _retimed(
+    return _with_useful(
         timeline, msgspec.structs.replace(ledger, ns=ledger.ns - share, productive_ns=share, precision_ns=none)
     )
 
@@ -132,17 +131,7 @@ def _apportion(held: I64, step: np.ndarray[tuple[int], np.dtype[np.int32]], tota
     return parts
 
 
-def _retimed(timeline: DeviceTimeline, ledger: Ledger) -> DeviceTimeline:
-    count = len(timeline.steps)
-    leaves = ledger.leaves_ns(count, len(LEAVES))
-    productive = np.zeros(count, np.int64)
-    np.add.at(productive, ledger.step, ledger.productive_ns)
-    steps = [_step(step, leaves[at], int(productive[at])) for at, step in enumerate(timeline.steps)]
-    return msgspec.structs.replace(timeline, ledger=ledger, steps=steps)
-
-
-def _step(step: StepTime, leaves: I64, productive_ns: int) -> StepTime:
-    named = {LEAVES[code].key: ns for code, ns in enumerate(leaves.tolist()) if ns}
-    result = msgspec.structs.replace(step, leaves_ns=named, productive_ns=productive_ns)
-    result.check()
-    return result
+def _with_useful(timeline: DeviceTimeline, ledger: Ledger) -> DeviceTimeline:
+    productive_ns = np.zeros(len(timeline.steps), np.int64)
+    np.add.at(productive_ns, ledger.step, ledger.productive_ns)
+    return timeline.with_ledger(ledger, productive_ns)

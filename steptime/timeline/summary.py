@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.model import Quality, StepTime, StepTimeline
+from steptime.taxonomy import LEAVES
 from steptime.timeline.cpu_rank import split_host
 from steptime.timeline.facts import Facts
 from steptime.timeline.host import HostState
@@ -54,6 +55,29 @@ class DeviceTimeline(msgspec.Struct, frozen=True):
     facts: Facts = msgspec.field(default_factory=dict)
     instances: Instances | None = None
     pictures: list[StepTimeline] = msgspec.field(default_factory=list)
+
+    def with_ledger(self, ledger: Ledger, productive_ns: I64) -> DeviceTimeline:
+        """The same steps with the leaves of another ledger, and useful work beside them.
+
+        Args:
+            ledger: of the same steps.
+            productive_ns: int64 [steps], taken out of the ledger's leaves already.
+
+        Raises:
+            AccountingError: both do not add up to the steps.
+        """
+        leaves = ledger.leaves_ns(len(self.steps), len(LEAVES)).tolist()
+        steps = [
+            msgspec.structs.replace(
+                step,
+                leaves_ns={leaf.key: ns for leaf, ns in zip(LEAVES, row, strict=True) if ns},
+                productive_ns=useful_ns,
+            )
+            for step, row, useful_ns in zip(self.steps, leaves, productive_ns.tolist(), strict=True)
+        ]
+        for step in steps:
+            step.check()
+        return msgspec.structs.replace(self, ledger=ledger, steps=steps)
 
 
 class FileSummary(msgspec.Struct, frozen=True):
