@@ -251,7 +251,11 @@ def whom(one: Straggler) -> str:
         return f"host {brief(one.host, 60)} (ranks {units.ranges(one.ranks)})"
     if one.rank is not None:
         return f"rank {one.rank}" + ("" if one.recorded else " (its file is not there)")
-    return f"ranks {units.ranges(one.ranks)}" if one.ranks else "a different rank each time"
+    return _numbered("rank", one.ranks) if one.ranks else "a different rank each time"
+
+
+def _numbered(what: str, numbers: list[int]) -> str:
+    return f"{what}{'s' if len(numbers) > 1 else ''} {units.ranges(numbers)}"
 
 
 def stragglers(report: Report) -> list[str]:
@@ -268,9 +272,9 @@ def stragglers(report: Report) -> list[str]:
     lines = []
     for one in report.stragglers:
         cost = units.time(one.lost_ns // max(len(one.steps), 1))
-        through = f", through ranks {units.ranges(one.through)}" if one.through else ""
+        through = f", through {_numbered('rank', one.through)}" if one.through else ""
         lines.append(
             f"{whom(one)}: {brief(one.cause, 100)}{through}; costs each other rank {cost} a step "
-            f"({units.share(min(one.share, 1.0))}) in steps {units.ranges(one.steps)} ({brief(one.kind, 40)})."
+            f"({units.share(min(one.share, 1.0))}) in {_numbered('step', one.steps)} ({brief(one.kind, 40)})."
         )
     return [*lines, f"{partners[0].upper()}{partners[1:]}, {apart}."]

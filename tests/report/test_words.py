@@ -195,7 +195,7 @@ def _late(**more: object) -> Straggler:
             [_late(through=[4])],
             # 9 ms over three steps.
             [
-                "rank 5: slower kernels, through ranks 4; costs each other rank 3.00 ms a step (6.0 %) in steps 11-13 "
+                "rank 5: slower kernels, through rank 4; costs each other rank 3.00 ms a step (6.0 %) in steps 11-13 "
                 "(straggler).",
                 "64 collective calls matched, on one clock.",
             ],
@@ -221,6 +221,7 @@ def test_who_held_up_the_others(
     shown = stragglers(msgspec.structs.replace(report(job({})), alignment=alignment, stragglers=late))
     if lines is None:
         assert shown[0].startswith("rank 5 (its file is not there): ")
+        assert " in step 7 (" in shown[0]
     else:
         assert shown == lines
 
