@@ -25,6 +25,11 @@ class Row(msgspec.Struct, frozen=True):
         return f"rank {self.rank}"
 
 
+def ranks_missing(rows: Sequence[Row], world_size: int | None) -> bool:
+    """Whether the job is known to have more ranks than these rows."""
+    return world_size is not None and world_size > len({row.rank for row in rows})
+
+
 class Counted(msgspec.Struct, frozen=True):
     """The counted steps: for each row the indices of its counted steps; notes say what was left out and why."""
 

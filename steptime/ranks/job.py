@@ -19,7 +19,7 @@ from steptime.model import (
     Spread,
     StepTimeline,
 )
-from steptime.ranks.counted import Counted, Row
+from steptime.ranks.counted import Counted, Row, ranks_missing
 from steptime.taxonomy import LEAF_CODE, LEAVES, SLICES, Leaf
 from steptime.timeline.unprofiled import COST_PER_OP_NS
 from steptime.trace.events import I64
@@ -94,12 +94,11 @@ def _slices(
     counted: Counted, leaves_ns: dict[str, int], total_ns: int, world_size: int | None, aligned: bool
 ) -> list[SliceTotal]:
     unknown: dict[str, str] = {}
-    missing = world_size is not None and world_size > len({row.rank for row in counted.rows})
     if _communicates(leaves_ns, world_size):
         unknown["pipeline_bubble"] = WHY_BUBBLE
         if not aligned:
             unknown["stragglers"] = WHY_STRAGGLERS
-        elif missing and not leaves_ns["stragglers/wait_for_rank"]:
+        elif ranks_missing(counted.rows, world_size) and not leaves_ns["stragglers/wait_for_rank"]:
             unknown["stragglers"] = WHY_MISSING
     if not leaves_ns["recompute/recompute"] and not all(row.file.recompute_visible for row in counted.rows):
         unknown["recompute"] = WHY_RECOMPUTE

@@ -17,7 +17,7 @@ from steptime.model import Straggler
 from steptime.ranks.alignment import Alignment
 from steptime.ranks.blame import Blame, blame_hosts, blame_ranks, column_of
 from steptime.ranks.causes import NOT_RECORDED, UNKNOWN, Cause, Leaves, explain, leaf_table
-from steptime.ranks.counted import Row
+from steptime.ranks.counted import Row, ranks_missing
 from steptime.ranks.waits import Waits, find_waits
 from steptime.taxonomy import LEAF_CODE
 
@@ -120,11 +120,12 @@ def _judged(rows: Sequence[Row], alignment: Alignment, waits: Waits, blame: Blam
 
 def why_unjudged(rows: Sequence[Row], world_size: int | None) -> str | None:
     """Why "nobody" is no verdict; None if it is one. `world_size`: how many ranks the job has, if known."""
-    missing = world_size is not None and world_size > len({row.rank for row in rows})
     steps = max((sum(not step.edge for step in row.timeline.steps) for row in rows), default=0)
     if steps < LEAST_STEPS:
         return f"it needs {LEAST_STEPS} steps whose beginning was recorded: the first waits for how recordings began"
-    return "ranks are missing, and a wait for one of them can't be told from transfer" if missing else None
+    if ranks_missing(rows, world_size):
+        return "ranks are missing, and a wait for one of them can't be told from transfer"
+    return None
 
 
 def _persistent(case: _Case) -> list[Straggler]:

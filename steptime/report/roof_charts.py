@@ -43,18 +43,8 @@ def roofline(ops: Sequence[OpRoof], job: Job, memory_bytes_per_s: float | None) 
     x_ends = _decades([*intensities, *ridge])
     lines = _roofs(peaks, memory_bytes_per_s, x_ends)
     y_ends = _decades([*rates, *(line["rate"] for line in lines if line["rate"] >= min(rates) / 30)])
-    x = alt.X(
-        "intensity:Q",
-        title="FLOP per byte of device memory",
-        scale=alt.Scale(type="log", domain=x_ends, nice=False),
-        axis=_log_axis(x_ends),
-    )
-    y = alt.Y(
-        "rate:Q",
-        title="FLOP/s attained",
-        scale=alt.Scale(type="log", domain=y_ends, nice=False),
-        axis=_log_axis(y_ends),
-    )
+    x = alt.X("intensity:Q", title="FLOP per byte of device memory", **_log(x_ends))
+    y = alt.Y("rate:Q", title="FLOP/s attained", **_log(y_ends))
     chart = _scatter(values).encode(x=x, y=y)
     if not lines:
         return finished(chart.properties(width="container", height=340))
@@ -104,18 +94,8 @@ def bandwidth(ops: Sequence[OpRoof], job: Job, memory_bytes_per_s: float | None)
     x_ends = _decades([value["size"] for value in values])
     roof_rates = [memory_bytes_per_s] if memory_bytes_per_s else []
     y_ends = _decades([*(op.attained_bytes_per_s or 1 for op in placed), *roof_rates])
-    x = alt.X(
-        "size:Q",
-        title="bytes of one call",
-        scale=alt.Scale(type="log", domain=x_ends, nice=False),
-        axis=_log_axis(x_ends),
-    )
-    y = alt.Y(
-        "rate:Q",
-        title="bytes/s attained",
-        scale=alt.Scale(type="log", domain=y_ends, nice=False),
-        axis=_log_axis(y_ends),
-    )
+    x = alt.X("size:Q", title="bytes of one call", **_log(x_ends))
+    y = alt.Y("rate:Q", title="bytes/s attained", **_log(y_ends))
     chart = _scatter(values).encode(x=x, y=y)
     if not memory_bytes_per_s:
         return finished(chart.properties(width="container", height=240))
@@ -179,6 +159,11 @@ def _decades(values: Sequence[float]) -> list[float]:
     """Ends of a logarithmic axis: powers of ten around the values, with some room."""
     low, high = math.log10(min(values)), math.log10(max(values))
     return [10.0 ** math.floor(low - 0.1), 10.0 ** math.ceil(high + 0.1)]
+
+
+def _log(ends: list[float]) -> dict[str, Any]:
+    """Scale and axis of a channel from one end to the other."""
+    return {"scale": alt.Scale(type="log", domain=ends, nice=False), "axis": _log_axis(ends)}
 
 
 def _log_axis(ends: list[float]) -> alt.Axis:

@@ -44,6 +44,17 @@ class _Places:
     math: bool = False
 
 
+#: FlashAttention 3 registers its forward under two names.
+_FLASH_3_FORWARD = _Places(
+    causal=24,
+    window=25,
+    lengths=7,
+    longest=12,
+    unknown=(3, 5, 10, 11, 14, 15, 16),
+    rows_first=True,
+    ends_aligned=True,
+)
+
 # Positions from the schemas of PyTorch 2.13, flash-attn 2.8 and FlashAttention-3; earlier releases only lack the tail.
 _OPS = {
     "aten::scaled_dot_product_attention": _Places(mask=3, causal=5),
@@ -89,15 +100,7 @@ _OPS = {
     "flash_attn::_flash_attn_varlen_backward": _Places(
         1, causal=15, window=16, lengths=9, longest=11, backward=True, rows_first=True, ends_aligned=True
     ),
-    "flash_attn_3::fwd": _Places(
-        causal=24,
-        window=25,
-        lengths=7,
-        longest=12,
-        unknown=(3, 5, 10, 11, 14, 15, 16),
-        rows_first=True,
-        ends_aligned=True,
-    ),
+    "flash_attn_3::fwd": _FLASH_3_FORWARD,
     "flash_attn_3::bwd": _Places(
         1,
         causal=16,
@@ -109,15 +112,7 @@ _OPS = {
         rows_first=True,
         ends_aligned=True,
     ),
-    "flash_attn_3::_flash_attn_forward": _Places(
-        causal=24,
-        window=25,
-        lengths=7,
-        longest=12,
-        unknown=(3, 5, 10, 11, 14, 15, 16),
-        rows_first=True,
-        ends_aligned=True,
-    ),
+    "flash_attn_3::_flash_attn_forward": _FLASH_3_FORWARD,
     "flash_attn_3::_flash_attn_backward": _Places(
         1,
         causal=16,
