@@ -1,0 +1,42 @@
+"""The vocabulary of a report: what a step is, and what a report holds.
+
+Plain frozen structs without logic, except `StepTime.check` (the accounting law) and sums. All times are int
+nanoseconds, all shares are 0 to 1, and ``None`` means "not measurable from these traces", never zero.
+The JSON form is these structs, field for field (`store`).
+"""
+
+from __future__ import annotations
+
+from steptime.model.findings import ChecklistItem, Evidence, Finding
+from steptime.model.inputs import Input, Quality, Tool
+from steptime.model.job import Cause, Collective, Job, Kernel, LeafTotal, OpRoof, SliceTotal, Spread
+from steptime.model.ranks import Alignment, Pipeline, PipelineActions, Straggler
+from steptime.model.report import SCHEMA_VERSION, Report
+from steptime.model.steps import OtherStep, RankSteps, StepTime, StepTimeline
+
+__all__ = [
+    "Alignment",
+    "Cause",
+    "ChecklistItem",
+    "Collective",
+    "Evidence",
+    "Finding",
+    "Input",
+    "Job",
+    "Kernel",
+    "LeafTotal",
+    "OpRoof",
+    "OtherStep",
+    "Pipeline",
+    "PipelineActions",
+    "Quality",
+    "RankSteps",
+    "Report",
+    "SCHEMA_VERSION",
+    "SliceTotal",
+    "Spread",
+    "StepTime",
+    "StepTimeline",
+    "Straggler",
+    "Tool",
+]

@@ -1,0 +1,43 @@
+"""What is wrong and what to do."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a finding can be looked up in a trace viewer; None where the finding is about the whole."""
+
+    text: str
+    rank: int | None = None
+    step: int | None = None
+    start_ns: int | None = None
+    dur_ns: int | None = None
+    event: str | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that fired: its cost over the counted steps, what fixing it could give, and what to do.
+
+    confidence: ``high``, ``medium`` or ``low``. gain: ``upper bound`` unless a replay of the job computed it.
+    """
+
+    id: str
+    slice: str
+    title: str
+    cost_ns: int | None
+    share: float | None
+    mfu_if_fixed: float | None = None
+    step_time_if_fixed_ns: int | None = None
+    gain: str = "upper bound"
+    confidence: str
+    evidence: list[Evidence] = []
+    advice: str
+
+
+class ChecklistItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the ten checks of the walkthrough. status: ``pass``, ``fail`` or ``cannot tell``."""
+
+    item: str
+    status: str
+    why: str
