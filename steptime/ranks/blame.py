@@ -46,7 +46,7 @@ class Blame(msgspec.Struct, frozen=True):
 
 def blame_ranks(rows: Sequence[Row], alignment: Alignment, waits: Waits) -> Blame:
     """By single rows."""
-    numbers, at = _steps(rows, alignment)
+    numbers, at = job_steps(rows, alignment)
     chosen = waits.take(~waits.skew & (waits.origin != NOBODY) & ~alignment.collectives.matches.pair[waits.match])
     lost = np.zeros((len(rows), len(numbers)))
     step = column_of(rows, at)[chosen.row, chosen.step]
@@ -104,7 +104,7 @@ def blame_hosts(rows: Sequence[Row], alignment: Alignment, waits: Waits) -> Blam
     if len(known) < 2 or "" in known:
         return None
     host = np.array([known.index(name) for name in names], np.int64)
-    numbers, at = _steps(rows, alignment)
+    numbers, at = job_steps(rows, alignment)
     others, all_here = _host_arrivals(alignment, host)
     chosen = waits.take(~waits.skew & (waits.origin != NOBODY) & ~alignment.collectives.matches.pair[waits.match])
     clocks = alignment.clocks
@@ -143,7 +143,7 @@ def _host_arrivals(alignment: Alignment, host: I64) -> tuple[I64, I64]:
     return np.maximum.reduceat(others, head), np.minimum.reduceat(own, head)
 
 
-def _steps(rows: Sequence[Row], alignment: Alignment) -> tuple[list[tuple[int, int]], I64]:
+def job_steps(rows: Sequence[Row], alignment: Alignment) -> tuple[list[tuple[int, int]], I64]:
     """Steps of the job, and where each row has them: by number, or (numbers that mean nothing) by time."""
     if all(numbered(row) for row in rows):
         numbers = sorted({(row.capture, step.step) for row in rows for step in row.timeline.steps})

@@ -109,7 +109,7 @@ class Matches(msgspec.Struct, frozen=True):
 
 
 class _Entries(msgspec.Struct, frozen=True):
-    """All communication of the job in columns, int64 [n]; `low` and `high` are the two ranks of a message, else -1."""
+    """All communication of the job in columns, int64 [n]; `sender`, `receiver`: the ranks of a message, else -1."""
 
     row: I64
     instance: I64
@@ -118,8 +118,8 @@ class _Entries(msgspec.Struct, frozen=True):
     leaf: I64
     elements: I64
     seq: I64
-    low: I64
-    high: I64
+    sender: I64
+    receiver: I64
     step: I64
     group: I64
 
@@ -218,7 +218,7 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
     of_group = np.array([_job_group(row, group, groups) for group in instances.groups], np.int64)
     numbers = [step.step for step in row.timeline.steps] if numbered(row) else [NO_STEP] * len(row.timeline.steps)
     leaf = instances.leaf.astype(np.int64)
-    peer = _global_peers(row, instances.group.astype(np.int64), np.where(leaf == P2P, instances.peer, -1))
+    peer = global_peers(row, instances.group.astype(np.int64), np.where(leaf == P2P, instances.peer, -1))
     own = np.where(peer >= 0, row.rank, -1)
     return _Entries(
         row=np.full(len(leaf), at, np.int64),
@@ -228,8 +228,8 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
         leaf=leaf,
         elements=instances.elements,
         seq=instances.seq,
-        low=np.minimum(peer, own),
-        high=np.maximum(peer, own),
+        sender=np.where(instances.sends, own, peer),
+        receiver=np.where(instances.sends, peer, own),
         step=np.array([*numbers, NO_STEP], np.int64)[instances.step],
         group=of_group[instances.group],
     )
@@ -249,7 +249,7 @@ def _job_group(row: Row, group: Group, groups: dict[JobGroup, int]) -> int:
     return groups.setdefault(known, len(groups))
 
 
-def _global_peers(row: Row, group: I64, peer: I64) -> I64:
+def global_peers(row: Row, group: I64, peer: I64) -> I64:
     """Ranks in the job of the peers of messages: torch.distributed counts them inside the group."""
     result = peer.copy()
     instances = row.timeline.instances
@@ -288,10 +288,10 @@ def _sizes(rows: Sequence[Row], members: list[JobGroup], entries: _Entries) -> I
 
 def _keys(entries: _Entries) -> tuple[I64, I64]:
     """What the members of one collective have in common, as one number, and how they are told apart further."""
-    how = np.where(entries.low >= 0, _BY_PEER, np.where(entries.seq >= 0, _BY_SEQ, _BY_ORDER))
+    how = np.where(entries.sender >= 0, _BY_PEER, np.where(entries.seq >= 0, _BY_SEQ, _BY_ORDER))
     kind = np.where(entries.leaf == ALL_TO_ALL, -1, entries.elements)
-    a = np.choose(how, [entries.seq, entries.leaf, entries.low])
-    b = np.choose(how, [np.full_like(kind, -1), kind, entries.high])
+    a = np.choose(how, [entries.seq, entries.leaf, entries.sender])
+    b = np.choose(how, [np.full_like(kind, -1), kind, entries.receiver])
     key = np.stack([entries.group, how, a, b])
     if not key.shape[1]:
         return np.empty(0, np.int64), how
