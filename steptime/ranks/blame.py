@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from steptime.ranks.alignment import NOBODY, Alignment
 from steptime.ranks.collectives import numbered
 from steptime.ranks.counted import Row
+from steptime.ranks.moves import Moved
 from steptime.ranks.waits import Exposed, Waits, unrecorded_waits
 from steptime.trace.events import I64
 
@@ -44,14 +45,18 @@ class Blame(msgspec.Struct, frozen=True):
     links: list[tuple[int, ...]]
 
 
-def blame_ranks(rows: Sequence[Row], alignment: Alignment, waits: Waits) -> Blame:
-    """By single rows."""
+def blame_ranks(rows: Sequence[Row], alignment: Alignment, waits: Waits, messages: Moved | None = None) -> Blame:
+    """By single rows. `messages`: waits in messages that a slow row explains, see `bubble`."""
     numbers, at = job_steps(rows, alignment)
     chosen = waits.take(~waits.skew & (waits.origin != NOBODY) & ~alignment.collectives.matches.pair[waits.match])
     lost = np.zeros((len(rows), len(numbers)))
     step = column_of(rows, at)[chosen.row, chosen.step]
     inside = step >= 0
     np.add.at(lost, (chosen.origin[inside], step[inside]), chosen.alone_ns[inside])
+    if messages is not None:
+        step = column_of(rows, at)[messages.row, messages.step]
+        inside = step >= 0
+        np.add.at(lost, (messages.whom[inside], step[inside]), messages.ns[inside])
     present = max(_present(alignment, len(rows)) - 1, 1)
     lost /= present
     passed = np.zeros((len(rows), len(rows)))

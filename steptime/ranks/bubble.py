@@ -201,7 +201,8 @@ def _budget(flow: Flow, order: Order, budget: I64, slow: I64) -> None:
 def split_bubble(staged: Staged, alignment: Alignment, waits: Waits) -> Moved:
     """Every wait between stages with the leaf that it belongs to; parts of one wait may go to several.
 
-    What no replay explains stays a wait for a rank in a collective, and is `unsplit` in a message.
+    What no replay explains is a wait for a rank in a collective, also in a message whose sender was itself kept by one;
+    else it is `unsplit`.
     """
     waits, position = _positioned(staged, alignment, waits.take(staged.between))
     column = staged.column[waits.row, waits.step]
@@ -222,8 +223,9 @@ def split_bubble(staged: Staged, alignment: Alignment, waits: Waits) -> Moved:
         ns = _shared(rest, key, most)
         rest = rest - ns
         parts.append(Moved(waits.row, waits.match, waits.step, waits.leaf, ns, leaf, whom))
-    last = np.where(pair, UNSPLIT, WAIT)
-    whom = np.where(pair, stage, waits.origin)
+    own = pair & ((waits.origin == waits.late) | (waits.origin == NOBODY))
+    last = np.where(own, UNSPLIT, WAIT)
+    whom = np.where(own, stage, waits.origin)
     parts.append(Moved(waits.row, waits.match, waits.step, waits.leaf, rest, last, whom))
     moved = Moved(*(np.concatenate([getattr(part, name) for part in parts]) for name in Moved.__struct_fields__))
     return moved.take(np.flatnonzero((moved.ns > 0) & (moved.whom != NOBODY)))

@@ -11,7 +11,7 @@ from steptime import model
 from steptime.ranks.alignment import align
 from steptime.ranks.bubble import find_pipeline, split_bubble
 from steptime.ranks.counted import Row
-from steptime.ranks.moves import attribute_waits, plain_moves, with_waits
+from steptime.ranks.moves import WAIT, attribute_waits, plain_moves, with_waits
 from steptime.ranks.pipelines import pipeline_report, why_unknown
 from steptime.ranks.stragglers import verdicts, why_unjudged
 from steptime.ranks.waits import find_waits
@@ -48,9 +48,11 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
         return msgspec.structs.replace(alone, notes=[*alignment.notes, note])
     waits = find_waits(rows, alignment)
     staged = find_pipeline(rows, alignment, waits)
-    moves = plain_moves(waits)
+    moves, slow = plain_moves(waits), None
     if staged is not None:
-        moves = plain_moves(waits.take(~staged.between)).joined(split_bubble(staged, alignment, waits))
+        split = split_bubble(staged, alignment, waits)
+        slow = split.take((split.to == WAIT) & alignment.collectives.matches.pair[split.match])
+        moves = plain_moves(waits.take(~staged.between)).joined(split)
         # That a stage ends last is how a schedule drains, nobody's fault.
         waits = msgspec.structs.replace(waits, alone_ns=np.where(staged.between, 0, waits.alone_ns))
     moved = [
@@ -67,7 +69,7 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
             error_ns=max(error_ns.values()),
             unjudged=why_unjudged(rows, world_size),
         ),
-        stragglers=verdicts(rows, alignment, waits),
+        stragglers=verdicts(rows, alignment, waits, slow),
         offset_ns={row.rank: int(offset) for row, offset in zip(rows, alignment.offset_ns.tolist(), strict=True)},
         error_ns=error_ns,
         notes=alignment.notes,
