@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import msgspec
 
 from steptime import model
-from steptime.ranks.alignment import align
+from steptime.ranks.alignment import Alignment, align
 from steptime.ranks.counted import Row
 from steptime.ranks.moves import attribute_waits, with_waits
 from steptime.ranks.stragglers import verdicts, why_unjudged
-from steptime.ranks.waits import find_waits
+from steptime.ranks.waits import Waits, find_waits
 
 
 class Together(msgspec.Struct, frozen=True):
     """Rows with their waits moved; alignment is None where there was nobody to compare with.
 
+    seen: the matched collectives and the waits in them, None likewise.
     offset_ns and error_ns by rank: how far its clock is ahead of the common one, and how far that may be off.
     """
 
@@ -26,6 +27,7 @@ class Together(msgspec.Struct, frozen=True):
     offset_ns: dict[int, int]
     error_ns: dict[int, int]
     notes: list[str]
+    seen: tuple[Alignment, Waits] | None = None
 
 
 def together(rows: Sequence[Row], world_size: int | None) -> Together:
@@ -59,6 +61,7 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
         offset_ns={row.rank: int(offset) for row, offset in zip(rows, alignment.offset_ns.tolist(), strict=True)},
         error_ns=error_ns,
         notes=alignment.notes,
+        seen=(alignment, waits),
     )
 
 
