@@ -32,7 +32,7 @@ LARGE_BYTES = 16 << 20
 EXACT_SHARE = 0.1
 
 WHY_ONE_RANK = "only one rank was recorded: waits and transfer can't be told apart"
-WHY_UNMATCHED = "no partner was found in the other ranks' files"
+WHY_UNMATCHED = "they could not be matched across the ranks"
 #: Why a match has no bandwidth, by code; 0: it has one.
 _WHY = (
     "",

@@ -71,8 +71,11 @@ def slow_groups(transfers: Transfers, matches: Matches, rows: Sequence[Row]) -> 
     """Compare groups of the same kind, name, size and spread over hosts at equal bytes."""
     chosen = np.flatnonzero(transfers.usable & transfers.alone & ~matches.pair & (transfers.bytes >= LEAST_BYTES))
     group = matches.group[chosen]
-    first = {one: at for at, one in zip(chosen[::-1].tolist(), group[::-1].tolist(), strict=True)}
-    members = {one: matches.row[matches.first[at] : matches.first[at + 1]].tolist() for one, at in first.items()}
+    known, at_first = np.unique(group, return_index=True)
+    members = {
+        one: matches.row[matches.first[at] : matches.first[at + 1]].tolist()
+        for one, at in zip(known.tolist(), chosen[at_first].tolist(), strict=True)
+    }
     spreads: dict[tuple[int, ...], int] = {}
     spread_of = np.zeros(len(matches.groups), np.int64)
     for one, mine in members.items():
