@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from steptime.diagnose.findings import diagnose
 from steptime.errors import StepTimeError, TraceError
 from steptime.model import Input, Report, Tool
+from steptime.ranks.bandwidth import with_bandwidth
 from steptime.ranks.counted import Counted, Row, count_steps
 from steptime.ranks.job import Tables, job_facts, job_totals, other_steps, pictures, rank_rows
 from steptime.ranks.together import Together, together, with_ranks
@@ -76,6 +77,7 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     notes = [*found.skipped, *refused, *ranks.notes]
     report = _report(counted, assignment, files, notes, options, ranks)
     report = with_ranks(report, ranks)
+    report = with_bandwidth(report, counted, ranks.seen, options.pricing.roof(_device(counted)).link_bytes_per_s)
     return diagnose(report, [Path(folder) for folder in options.rules])
 
 

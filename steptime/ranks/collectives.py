@@ -50,7 +50,8 @@ class Matches(msgspec.Struct, frozen=True):
     """g matched collectives with k members in all, sorted by match, then row; a few have one member, see `matched`.
 
     match, row, instance, start_ns, end_ns int64 [k], times on the row's own clock. Per match: first int64 [g+1], where
-    its members begin; leaf, elements (-1 unknown or unequal), group (into `groups`), expected (members it should have,
+    its members begin; leaf, elements, bytes (-1 unknown or unequal), group (into
+    `groups`), expected (members it should have,
     -1 unknown) int64 [g]; barrier bool [g]; pair bool [g]: a message between two ranks.
 
     matched, unmatched, refused: communication activities of groups with more than one member, by what became of them.
@@ -64,6 +65,7 @@ class Matches(msgspec.Struct, frozen=True):
     first: I64
     leaf: I64
     elements: I64
+    bytes: I64
     group: I64
     expected: I64
     barrier: Mask
@@ -95,7 +97,7 @@ class Matches(msgspec.Struct, frozen=True):
             return self
         members = ~bad[self.match]
         by_member = ("row", "instance", "start_ns", "end_ns")
-        by_match = ("leaf", "elements", "group", "expected", "barrier", "pair")
+        by_match = ("leaf", "elements", "bytes", "group", "expected", "barrier", "pair")
         counts = np.diff(self.first)
         kept: Matches = msgspec.structs.replace(
             self,
@@ -117,6 +119,7 @@ class _Entries(msgspec.Struct, frozen=True):
     end_ns: I64
     leaf: I64
     elements: I64
+    bytes: I64
     seq: I64
     sender: I64
     receiver: I64
@@ -165,6 +168,7 @@ def _matches(entries: _Entries, found: I64, counts: I64, how: I64, sizes: I64, m
         first=first,
         leaf=entries.leaf[head],
         elements=entries.elements[head],
+        bytes=entries.bytes[head],
         group=entries.group[head],
         expected=np.where(pair, 2, sizes[entries.group[head]]),
         barrier=IS_BARRIER[entries.leaf[head]],
@@ -192,7 +196,8 @@ def _consistent(entries: _Entries, matches: Matches) -> Matches:
     bad = ~equal(entries.leaf) | (~same_size & matches.barrier & ~uneven) | too_many
     elements = np.where(same_size, matches.elements, -1)
     barrier = matches.barrier & ~uneven
-    return msgspec.structs.replace(matches, elements=elements, barrier=barrier).without(bad)
+    nbytes = np.where(equal(entries.bytes) & ~uneven, matches.bytes, -1)
+    return msgspec.structs.replace(matches, elements=elements, bytes=nbytes, barrier=barrier).without(bad)
 
 
 def _entries(rows: Sequence[Row], groups: dict[JobGroup, int]) -> tuple[_Entries, int]:
@@ -227,6 +232,7 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
         end_ns=instances.end_ns,
         leaf=leaf,
         elements=instances.elements,
+        bytes=instances.bytes,
         seq=instances.seq,
         sender=np.where(instances.sends, own, peer),
         receiver=np.where(instances.sends, peer, own),

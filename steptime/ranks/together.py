@@ -8,19 +8,20 @@ import msgspec
 import numpy as np
 
 from steptime import model
-from steptime.ranks.alignment import align
+from steptime.ranks.alignment import Alignment, align
 from steptime.ranks.bubble import find_pipeline, split_bubble
 from steptime.ranks.counted import Row
 from steptime.ranks.moves import WAIT, attribute_waits, plain_moves, with_waits
 from steptime.ranks.pipelines import pipeline_report, why_unknown
 from steptime.ranks.stragglers import verdicts, why_unjudged
-from steptime.ranks.waits import find_waits
+from steptime.ranks.waits import Waits, find_waits
 
 
 class Together(msgspec.Struct, frozen=True):
     """Rows with their waits moved; alignment is None where there was nobody to compare with.
 
     bubble_unknown: why nobody can say how long pipeline stages waited for each other; None if it is known.
+    seen: the matched collectives and the waits in them, None likewise.
     offset_ns and error_ns by rank: how far its clock is ahead of the common one, and how far that may be off.
     """
 
@@ -32,6 +33,7 @@ class Together(msgspec.Struct, frozen=True):
     notes: list[str]
     pipeline: model.Pipeline | None = None
     bubble_unknown: str | None = None
+    seen: tuple[Alignment, Waits] | None = None
 
 
 def together(rows: Sequence[Row], world_size: int | None) -> Together:
@@ -75,6 +77,7 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
         notes=alignment.notes,
         pipeline=pipeline_report(rows, staged, waits) if staged is not None else None,
         bubble_unknown=why_unknown(rows, staged, matched=bool(alignment.collectives.matches.pair.any())),
+        seen=(alignment, waits if staged is None else waits.take(~staged.between)),
     )
 
 
