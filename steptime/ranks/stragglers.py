@@ -88,7 +88,13 @@ def verdicts(
     case = _Case(rows, blame, leaf_table(rows, blame.at, found), columns)
     claims = _persistent(case)
     if not claims:
-        claims = _bursts(case)
+        claims, hit = _bursts(case)
+        # Bursts hide who is slow all the time.
+        quiet = [column for column in columns if column not in hit]
+        if claims and len(quiet) >= LEAST_STEPS:
+            bursting = claims[0].ranks
+            steady = _persistent(msgspec.structs.replace(case, columns=quiet))
+            claims += [claim for claim in steady if claim.ranks != bursting]
     # Between the stages of a pipeline a host that ends its step last is how the schedule drains, nobody's fault.
     staged = bool(alignment.collectives.matches.pair.any())
     hosts = blame_hosts(rows, alignment, found) if not claims and not staged else None
@@ -185,8 +191,8 @@ def _clipped(lead: F64) -> F64:
     return np.clip(lead, middle - reach, middle + reach)
 
 
-def _bursts(case: _Case) -> list[Straggler]:
-    """A rank on which one host cause strikes now and then, and on no other, and each time the others wait."""
+def _bursts(case: _Case) -> tuple[list[Straggler], list[int]]:
+    """A rank on which one host cause strikes now and then, and only there, so that others wait; and the columns."""
     blame, columns = case.blame, case.columns
     lost = blame.lost[:, columns]
     rows = len(case.rows)
@@ -201,8 +207,8 @@ def _bursts(case: _Case) -> list[Straggler]:
         if times >= 2 and alone and rows ** float(1 - times) <= BURST_CHANCE:
             hit = [column for column, struck in zip(columns, burst[top].tolist(), strict=True) if struck]
             cause = Cause(leaf, f"host/{leaf}", float(excess[top][burst[top]].mean()))
-            return [_straggler(case, top, hit, STRAGGLER, cause)]
-    return []
+            return [_straggler(case, top, hit, STRAGGLER, cause)], hit
+    return [], []
 
 
 def _events(case: _Case) -> list[Straggler]:
