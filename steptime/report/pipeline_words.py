@@ -64,7 +64,7 @@ def _longest(found: Pipeline) -> list[str]:
     name = f"Stage {at} (rank{'s' if len(found.stages[at]) > 1 else ''} {ranks})"
     return [
         f"{name} computes longest: {units.time(times[at])} a micro-batch, forward and backward, "
-        f"{times[at] / others:.2f} times the mean of the other stages."
+        f"{times[at] / others:.2f} times {'the other stage' if len(times) == 2 else 'the mean of the other stages'}."
     ]
 
 

@@ -53,6 +53,13 @@ def test_what_is_said_of_an_interleaved_schedule() -> None:
     ]
 
 
+def test_of_two_stages_one_is_the_other() -> None:
+    two = msgspec.structs.replace(interleaved(), backward_ns=[4 * MS, 7 * MS])
+    assert pipeline(piped(two))[2] == (
+        "Stage 1 (rank 1) computes longest: 9.00 ms a micro-batch, forward and backward, 1.50 times the other stage."
+    )
+
+
 def test_what_cannot_be_told_is_said_with_the_reason() -> None:
     assert pipeline(piped(unsplit())) == [
         "2 stages of 2 to 3 ranks; 1 micro-batch a step, in an order of no known schedule.",
