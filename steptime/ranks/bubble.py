@@ -101,8 +101,9 @@ def _lacks_stages(rows: Sequence[Row]) -> bool:
     ranks = [row.rank for row in rows]
     for row in rows:
         instances = row.timeline.instances
-        if instances is not None and (instances.peer >= 0).any():
-            peers = global_peers(row, instances.group.astype(np.int64), instances.peer)
+        if instances is not None and instances.messages.any():
+            group = np.concatenate([instances.group, instances.shared_group]).astype(np.int64)
+            peers = global_peers(row, group, np.concatenate([instances.peer, instances.shared_peer]))
             if not np.isin(peers[peers >= 0], ranks).all():
                 return True
     return False
