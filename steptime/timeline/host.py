@@ -137,6 +137,19 @@ class HostState:
         kept = (row >= 0) | holds(bridged, start)
         return Tiles(Spans(start[kept], end[kept]), leaf[kept], row[kept])
 
+    def spent(self, track: int, edges: I64) -> I64:
+        """What one thread spent on each leaf between ascending `edges`, idle device or not; int64 [edges - 1, leaves].
+
+        What no tile covers is Python.
+        """
+        tiles = self.tiles(track)
+        steps = Spans(edges[:-1], edges[1:])
+        result = np.zeros((len(steps.start), len(LEAF_CODE)), np.int64)
+        inside, which = intersect(steps, tiles.spans)
+        np.add.at(result, (inside.source, tiles.leaf[which]), inside.end - inside.start)
+        result[:, PYTHON] += steps.end - steps.start - result.sum(axis=1)
+        return result
+
     def split(self, spans: Spans, track: I32) -> tuple[Pieces, NDArray[np.int16], I64, I32]:
         """Split device-idle spans by what the host did.
 
