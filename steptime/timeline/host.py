@@ -138,16 +138,14 @@ class HostState:
         return Tiles(Spans(start[kept], end[kept]), leaf[kept], row[kept])
 
     def spent(self, track: int, edges: I64) -> I64:
-        """What one thread spent on each leaf between ascending `edges`, idle device or not; int64 [edges - 1, leaves].
+        """What the host spent on each leaf between ascending `edges`, device idle or not; int64 [edges - 1, leaves].
 
-        What no tile covers is Python.
+        `track`: the thread that it is judged by; where that has no open event, the other training threads.
         """
-        tiles = self.tiles(track)
         steps = Spans(edges[:-1], edges[1:])
+        pieces, leaf, _, _ = self.split(steps, np.full(len(steps.start), track, np.int32))
         result = np.zeros((len(steps.start), len(LEAF_CODE)), np.int64)
-        inside, which = intersect(steps, tiles.spans)
-        np.add.at(result, (inside.source, tiles.leaf[which]), inside.end - inside.start)
-        result[:, PYTHON] += steps.end - steps.start - result.sum(axis=1)
+        np.add.at(result, (pieces.source, leaf), pieces.end - pieces.start)
         return result
 
     def split(self, spans: Spans, track: I32) -> tuple[Pieces, NDArray[np.int16], I64, I32]:
