@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from steptime.model import Straggler
 from steptime.ranks.alignment import Alignment
 from steptime.ranks.blame import Blame, blame_hosts, blame_ranks, column_of
-from steptime.ranks.causes import NOT_RECORDED, UNKNOWN, Cause, Leaves, explain, leaf_table
+from steptime.ranks.causes import NOT_RECORDED, Cause, Leaves, explain, leaf_table
 from steptime.ranks.counted import Row, ranks_missing
 from steptime.ranks.waits import Waits, find_waits
 from steptime.taxonomy import LEAF_CODE
