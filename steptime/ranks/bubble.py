@@ -250,6 +250,12 @@ def split_bubble(staged: Staged, alignment: Alignment, waits: Waits) -> Moved:
     return moved.take(np.flatnonzero((moved.ns > 0) & (moved.whom != NOBODY)))
 
 
+def slow_messages(staged: Staged, alignment: Alignment, split: Moved) -> Moved:
+    """Waits in messages that a slow rank of the pipeline explains."""
+    slow = staged.slow[split.row, staged.column[split.row, split.step]]
+    return split.take((split.to == WAIT) & alignment.collectives.matches.pair[split.match] & (split.whom == slow))
+
+
 def _shared(ns: I64, key: I64, most: I64) -> I64:
     """Shares of the pieces in proportion to their length that sum to `most` in each run of equal keys, or to all.
 

@@ -40,12 +40,13 @@ class Leaves(msgspec.Struct, frozen=True):
 
     ns float64 [r, s, leaves + 1], the last one is productive time; transfer without the waits. host float64 [r, s,
     leaves]: what the host spent on it, idle device or not; NaN where that is not known. known bool [r, s]: the row has
-    the step.
+    the step. stage int64 [r]: the pipeline stage of each row, -1 where it has none.
     """
 
     ns: F64
     host: F64
     known: NDArray[np.bool_]
+    stage: I64
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -60,7 +61,7 @@ class Cause(msgspec.Struct, frozen=True):
     shared: bool = False
 
 
-def leaf_table(rows: Sequence[Row], at: I64, waits: Waits) -> Leaves:
+def leaf_table(rows: Sequence[Row], at: I64, waits: Waits, stage: I64 | None = None) -> Leaves:
     """Leaves of all rows by step. `rows` are as aligned: their waits still stand in exposed communication."""
     ns = np.zeros((*at.shape, len(LEAVES) + 1))
     host = np.full((*at.shape, len(LEAVES)), np.nan)
@@ -77,13 +78,14 @@ def leaf_table(rows: Sequence[Row], at: I64, waits: Waits) -> Leaves:
     column_at = column_of(rows, at)[waits.row, waits.step]
     inside = column_at >= 0
     np.subtract.at(ns, (waits.row[inside], column_at[inside], waits.leaf[inside]), waits.ns[inside])
-    return Leaves(ns, host, at >= 0)
+    return Leaves(ns, host, at >= 0, np.full(len(rows), -1, np.int64) if stage is None else stage)
 
 
 def explain(rows: Sequence[Row], leaves: Leaves, at: I64, culprits: Sequence[int], columns: Sequence[int]) -> Cause:
     """The cause that sets `culprits` (row indices) most apart from the others in the given steps."""
     own = list(culprits)
-    peers = _peers(rows, at, own, columns)
+    known: NDArray[np.bool_] = np.all(at[:, list(columns)] >= 0, axis=1)
+    peers = _peers(rows, leaves.stage, own, known)
     if not peers or not len(columns):
         return Cause(UNKNOWN, None, 0.0)
     excess = _excess(leaves.ns, own, peers, columns)
@@ -107,9 +109,14 @@ def _excess(spent: F64, own: Sequence[int], peers: Sequence[int], columns: Seque
     return result
 
 
-def _peers(rows: Sequence[Row], at: I64, own: Sequence[int], columns: Sequence[int]) -> list[int]:
-    """Rows that do the same kind of work: the others whose kernels are of the same names, else all others."""
-    others = [index for index in range(len(rows)) if index not in own and bool((at[index, list(columns)] >= 0).all())]
+def _peers(rows: Sequence[Row], stage: I64, own: Sequence[int], known: NDArray[np.bool_]) -> list[int]:
+    """Rows that do the same kind of work: of the same stage, or whose kernels are of the same names, else all others.
+
+    known bool [r]: the row has the steps.
+    """
+    others = [index for index in range(len(rows)) if index not in own and known[index]]
+    if stage[own[0]] >= 0:
+        return [index for index in others if stage[index] == stage[own[0]]]
     mine = _names(rows[own[0]])
     alike = [index for index in others if _alike(mine, _names(rows[index]))]
     return alike or others

@@ -21,6 +21,7 @@ from steptime.ranks.counted import Row, ranks_missing
 from steptime.ranks.moves import Moved
 from steptime.ranks.waits import Waits, find_waits
 from steptime.taxonomy import LEAF_CODE
+from steptime.trace.events import I64
 
 F64 = NDArray[np.float64]
 
@@ -69,8 +70,15 @@ class _Case(msgspec.Struct, frozen=True):
 LEAST_STEPS = 2
 
 
+class Pipes(msgspec.Struct, frozen=True):
+    """What a pipeline adds: stage int64 [r], -1 for none; messages: waits in them that a slow row explains."""
+
+    stage: I64
+    messages: Moved
+
+
 def verdicts(
-    rows: Sequence[Row], alignment: Alignment, waits: Waits | None = None, messages: Moved | None = None
+    rows: Sequence[Row], alignment: Alignment, waits: Waits | None = None, pipes: Pipes | None = None
 ) -> list[Straggler]:
     """Everybody who can be named, stragglers first; empty: nobody held up the job, or there was too little to judge.
 
@@ -78,14 +86,14 @@ def verdicts(
         rows: as they were aligned, before their waits are moved.
         alignment: of these rows.
         waits: from `find_waits`, else it is called here.
-        messages: waits in a pipeline's messages that a slow row explains.
+        pipes: the job's pipeline, if it has one.
     """
     found = find_waits(rows, alignment) if waits is None else waits
-    blame = blame_ranks(rows, alignment, found, messages)
+    blame = blame_ranks(rows, alignment, found, pipes.messages if pipes is not None else None)
     columns = _judged(rows, alignment, found, blame)
     if len(columns) < LEAST_STEPS or not blame.dur_ns:
         return []
-    case = _Case(rows, blame, leaf_table(rows, blame.at, found), columns)
+    case = _Case(rows, blame, leaf_table(rows, blame.at, found, pipes.stage if pipes is not None else None), columns)
     claims = _persistent(case)
     if not claims:
         claims, hit = _bursts(case)
