@@ -21,7 +21,7 @@ from steptime.ranks.counted import Row
 from steptime.ranks.flow import Flow, flow_of
 from steptime.ranks.moves import WAIT, Moved
 from steptime.ranks.replay import FORWARD, WEIGHT, Order, idle_ns, order_of, phase_ns
-from steptime.ranks.stages import Stages, find_stages
+from steptime.ranks.stages import Messages, Stages
 from steptime.ranks.waits import Waits
 from steptime.taxonomy import LEAF_CODE
 from steptime.trace.events import I64
@@ -64,12 +64,11 @@ class Staged(msgspec.Struct, frozen=True):
     end_ns: I64
 
 
-def find_pipeline(rows: Sequence[Row], alignment: Alignment, waits: Waits) -> Staged | None:
+def find_pipeline(rows: Sequence[Row], alignment: Alignment, messages: Messages, waits: Waits) -> Staged | None:
     """The job's pipeline; None if it has none."""
-    found = find_stages(rows, alignment)
-    if found is None:
+    stages, lanes = messages.stages, messages.lanes
+    if stages is None:
         return None
-    stages, lanes = found
     numbers, at = job_steps(rows, alignment)
     flow = flow_of(alignment, stages, lanes)
     order: Order | str = "messages skip stages" if flow is None else order_of(flow, stages)

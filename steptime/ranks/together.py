@@ -13,6 +13,7 @@ from steptime.ranks.bubble import find_pipeline, slow_messages, split_bubble, th
 from steptime.ranks.counted import Row
 from steptime.ranks.moves import attribute_waits, plain_moves, with_waits
 from steptime.ranks.pipelines import pipeline_report, why_unknown
+from steptime.ranks.stages import read_messages
 from steptime.ranks.stragglers import Pipes, verdicts, why_unjudged
 from steptime.ranks.waits import Waits, find_waits
 
@@ -49,7 +50,10 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
         note = "no collective could be matched across the ranks: waits for each other stay in exposed communication"
         return msgspec.structs.replace(alone, notes=[*alignment.notes, note])
     waits = find_waits(rows, alignment)
-    staged = find_pipeline(rows, alignment, waits)
+    messages = read_messages(rows, alignment)
+    # In a ring nobody is ahead by design: waiting there is for whoever is late, as in a collective.
+    waits = msgspec.structs.replace(waits, sure=waits.sure | messages.ring[waits.match])
+    staged = find_pipeline(rows, alignment, messages, waits)
     pipes = None
     if staged is not None:
         waits = through_pipeline(staged, waits)

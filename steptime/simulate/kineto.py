@@ -319,6 +319,9 @@ class _Filler:
             source, target = int(parts[0]), int(parts[1])
             # torch.distributed counts peers inside their group, whose members are the stages in order.
             return str(target if rank // per_stage == source else source)
+        if kind == "X":
+            members = next(group for group in writer.plan.groups if group.description == parts[0]).members(rank)
+            return str((list(members).index(rank) + int(parts[1])) % len(members))
         if kind == "G":
             group = next(group for group in writer.plan.groups if group.description == parts[0])
             return json.dumps(_list_text(group.members(rank)))

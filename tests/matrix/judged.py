@@ -110,7 +110,7 @@ def _together(cell: Cell) -> tuple[str, ...]:
     layout = cell.scenario().layout
     if "missing_events" in cell.injections:
         return (*_PARTNER_LOST, *(_STAGES if layout.pp > 1 else ()))
-    return _STAGES if layout.pp > 1 else _RING_UNSPLIT if layout.cp > 1 else ()
+    return _STAGES if layout.pp > 1 else ()
 
 
 def _pairs(cell: Cell, truth: Truth, report: Report) -> list[tuple[int, int, int, dict[str, int]]]:
