@@ -109,7 +109,10 @@ class Matches(msgspec.Struct, frozen=True):
 
 
 class _Entries(msgspec.Struct, frozen=True):
-    """All communication of the job in columns, int64 [n]; `low` and `high` are the two ranks of a message, else -1."""
+    """All communication of the job in columns, int64 [n].
+
+    low, high: the two ranks of a message, else -1; rises: 1 if it goes from the lower to the higher one, else 0.
+    """
 
     row: I64
     instance: I64
@@ -120,6 +123,7 @@ class _Entries(msgspec.Struct, frozen=True):
     seq: I64
     low: I64
     high: I64
+    rises: I64
     step: I64
     group: I64
 
@@ -230,6 +234,7 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
         seq=instances.seq,
         low=np.minimum(peer, own),
         high=np.maximum(peer, own),
+        rises=(instances.sends == (own < peer)).astype(np.int64),
         step=np.array([*numbers, NO_STEP], np.int64)[instances.step],
         group=of_group[instances.group],
     )
@@ -250,7 +255,10 @@ def _job_group(row: Row, group: Group, groups: dict[JobGroup, int]) -> int:
 
 
 def _global_peers(row: Row, group: I64, peer: I64) -> I64:
-    """Ranks in the job of the peers of messages: torch.distributed counts them inside the group."""
+    """Ranks in the job of the peers of messages: PyTorch records those; what is no member of the group counts in it.
+
+    (torch/csrc/profiler/util.cpp, saveNcclMeta: ``groupRanks[rank]``.)
+    """
     result = peer.copy()
     instances = row.timeline.instances
     assert instances is not None
@@ -258,10 +266,9 @@ def _global_peers(row: Row, group: I64, peer: I64) -> I64:
         ranks = instances.groups[at].ranks
         if ranks is None:
             continue
-        mine = (group == at) & (peer >= 0)
-        inside = np.array(ranks, np.int64)[np.minimum(peer[mine], len(ranks) - 1)]
-        local = (peer[mine] < len(ranks)) & (inside != row.rank)
-        result[mine] = np.where(local, inside, peer[mine])
+        members = np.array(ranks, np.int64)
+        local = (group == at) & (peer >= 0) & (peer < len(members)) & ~np.isin(peer, members)
+        result[local] = members[peer[local]]
     return result
 
 
@@ -291,7 +298,8 @@ def _keys(entries: _Entries) -> tuple[I64, I64]:
     how = np.where(entries.low >= 0, _BY_PEER, np.where(entries.seq >= 0, _BY_SEQ, _BY_ORDER))
     kind = np.where(entries.leaf == ALL_TO_ALL, -1, entries.elements)
     a = np.choose(how, [entries.seq, entries.leaf, entries.low])
-    b = np.choose(how, [np.full_like(kind, -1), kind, entries.high])
+    # Messages of both ways cross: only those of one way come in the same order at both ends.
+    b = np.choose(how, [np.full_like(kind, -1), kind, 2 * entries.high + entries.rises])
     key = np.stack([entries.group, how, a, b])
     if not key.shape[1]:
         return np.empty(0, np.int64), how

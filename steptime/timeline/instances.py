@@ -31,7 +31,8 @@ class Instances(msgspec.Struct, frozen=True):
 
     start_ns, end_ns int64 [n] on the rank's own clock; leaf int16 [n]: code of the kind; group int32 [n] into
     `groups`; seq, elements int64 [n], -1 if not recorded (elements: input elements); peer int64 [n]: the other rank of
-    a send or receive, -1; stream int64 [n]; step int32 [n]: index of the step in which it starts, -1 outside.
+    a send or receive, -1; sends bool [n]: whether this rank sends; stream int64 [n]; step int32 [n]: index of the step
+    in which it starts, -1 outside.
 
     exposed_start, exposed_end int64 [e]: the parts that the rank's ledger counts as exposed, disjoint, in time order;
     exposed_of int64 [e]: index of the instance; exposed_step int32 [e].
@@ -44,6 +45,7 @@ class Instances(msgspec.Struct, frozen=True):
     seq: I64
     elements: I64
     peer: I64
+    sends: NDArray[np.bool_]
     stream: I64
     step: I32
     groups: list[Group]
@@ -73,6 +75,7 @@ def device_instances(
         seq=_field(table, meta, "seq"),
         elements=_field(table, meta, "in_elements"),
         peer=np.maximum(_field(table, meta, "src_rank"), _field(table, meta, "dst_rank")),
+        sends=_field(table, meta, "dst_rank") >= 0,
         stream=work.stream[rows],
         step=_step(work.start_ns[rows], bounds),
         groups=groups,
@@ -95,6 +98,7 @@ def host_instances(table: EventTable, rows: I64, leaf: NDArray[np.int16], expose
         seq=none,
         elements=_host_elements(table, rows),
         peer=none,
+        sends=np.zeros(count, np.bool_),
         stream=none,
         step=_step(table.start_ns[rows], bounds),
         groups=[UNKNOWN_GROUP],
