@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from steptime.model import Straggler
 from steptime.ranks.alignment import Alignment
 from steptime.ranks.blame import Blame, blame_hosts, blame_ranks, column_of
-from steptime.ranks.causes import NOT_RECORDED, UNKNOWN, Cause, Leaves, explain, leaf_table
+from steptime.ranks.causes import KEPT, NOT_RECORDED, UNKNOWN, Cause, Leaves, explain, leaf_table
 from steptime.ranks.counted import Row, ranks_missing
 from steptime.ranks.waits import Waits, find_waits
 from steptime.taxonomy import LEAF_CODE
@@ -81,12 +81,12 @@ def verdicts(rows: Sequence[Row], alignment: Alignment, waits: Waits | None = No
     columns = _judged(rows, alignment, found, blame)
     if len(columns) < LEAST_STEPS or not blame.dur_ns:
         return []
-    case = _Case(rows, blame, leaf_table(rows, blame.at, found), columns)
+    case = _Case(rows, blame, leaf_table(rows, blame.at, found, alignment.collectives.matches), columns)
     claims = _persistent(case)
     if not claims:
         claims = _bursts(case)
     # Between the stages of a pipeline a host that ends its step last is how the schedule drains, nobody's fault.
-    staged = bool(alignment.collectives.matches.pair.any())
+    staged = bool(alignment.collectives.matches.pair.any()) or bool(case.leaves.unpaired.any())
     hosts = blame_hosts(rows, alignment, found) if not claims and not staged else None
     if hosts is not None:
         claims = _persistent(msgspec.structs.replace(case, blame=hosts))
@@ -133,7 +133,7 @@ def _persistent(case: _Case) -> list[Straggler]:
     share = case.blame.lost[:, case.columns] / case.blame.dur_ns
     claims: list[Straggler] = []
     passing_on: set[int] = set()
-    left = list(range(len(share)))
+    left = [origin for origin in range(len(share)) if not _kept_by_messages(case, origin)]
     while len(left) > 1 and len(claims) < MOST:
         at, leading = _leader(share[left])
         if at < 0:
@@ -149,6 +149,14 @@ def _persistent(case: _Case) -> list[Straggler]:
     # A rank without a file may itself have been kept by the one that is named.
     recorded = [claim for claim in claims if claim.recorded]
     return recorded or claims
+
+
+def _kept_by_messages(case: _Case, origin: int) -> bool:
+    """Whether the origin was late because of messages that could not be followed to their other end."""
+    blame, rows = case.blame, list(case.blame.origins[origin])
+    if not rows or not case.leaves.unpaired[rows].any() or not blame.lost[origin, case.columns].any():
+        return False
+    return _explained(case, origin, case.columns).what == KEPT
 
 
 def _leader(share: F64) -> tuple[int, list[bool]]:
@@ -236,7 +244,14 @@ def _events(case: _Case) -> list[Straggler]:
 def _cause(case: _Case, origin: int, columns: list[int]) -> Cause:
     if not case.blame.origins[origin]:
         return Cause(NOT_RECORDED, None, 0.0)
-    return explain(case.rows, case.leaves, case.blame.at, case.blame.origins[origin], columns)
+    cause = _explained(case, origin, columns)
+    return cause if cause.what != KEPT else Cause(UNKNOWN, None, cause.ns)
+
+
+def _explained(case: _Case, origin: int, columns: list[int]) -> Cause:
+    blame = case.blame
+    lost_ns = float(blame.lost[origin, columns].mean()) if columns else 0.0
+    return explain(case.rows, case.leaves, blame.at, blame.origins[origin], columns, lost_ns)
 
 
 def _ranks(case: _Case, origin: int) -> tuple[int, ...]:
