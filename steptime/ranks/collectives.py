@@ -50,7 +50,8 @@ class Matches(msgspec.Struct, frozen=True):
     """g matched collectives with k members in all, sorted by match, then row; a few have one member, see `matched`.
 
     match, row, instance, start_ns, end_ns int64 [k], times on the row's own clock. Per match: first int64 [g+1], where
-    its members begin; leaf, elements (-1 unknown or unequal), group (into `groups`), expected (members it should have,
+    its members begin; leaf, elements, bytes (-1 unknown or unequal), group (into
+    `groups`), expected (members it should have,
     -1 unknown) int64 [g]; barrier bool [g]; pair bool [g]: a message between two ranks.
 
     matched, unmatched, refused: communication activities of groups with more than one member, by what became of them.
@@ -64,6 +65,7 @@ class Matches(msgspec.Struct, frozen=True):
     first: I64
     leaf: I64
     elements: I64
+    bytes: I64
     group: I64
     expected: I64
     barrier: Mask
@@ -95,7 +97,7 @@ class Matches(msgspec.Struct, frozen=True):
             return self
         members = ~bad[self.match]
         by_member = ("row", "instance", "start_ns", "end_ns")
-        by_match = ("leaf", "elements", "group", "expected", "barrier", "pair")
+        by_match = ("leaf", "elements", "bytes", "group", "expected", "barrier", "pair")
         counts = np.diff(self.first)
         kept: Matches = msgspec.structs.replace(
             self,
@@ -109,10 +111,7 @@ class Matches(msgspec.Struct, frozen=True):
 
 
 class _Entries(msgspec.Struct, frozen=True):
-    """All communication of the job in columns, int64 [n].
-
-    low, high: the two ranks of a message, else -1; rises: 1 if it goes from the lower to the higher one, else 0.
-    """
+    """All communication of the job in columns, int64 [n]; `sender`, `receiver`: the ranks of a message, else -1."""
 
     row: I64
     instance: I64
@@ -120,10 +119,10 @@ class _Entries(msgspec.Struct, frozen=True):
     end_ns: I64
     leaf: I64
     elements: I64
+    bytes: I64
     seq: I64
-    low: I64
-    high: I64
-    rises: I64
+    sender: I64
+    receiver: I64
     step: I64
     group: I64
 
@@ -169,6 +168,7 @@ def _matches(entries: _Entries, found: I64, counts: I64, how: I64, sizes: I64, m
         first=first,
         leaf=entries.leaf[head],
         elements=entries.elements[head],
+        bytes=entries.bytes[head],
         group=entries.group[head],
         expected=np.where(pair, 2, sizes[entries.group[head]]),
         barrier=IS_BARRIER[entries.leaf[head]],
@@ -196,7 +196,8 @@ def _consistent(entries: _Entries, matches: Matches) -> Matches:
     bad = ~equal(entries.leaf) | (~same_size & matches.barrier & ~uneven) | too_many
     elements = np.where(same_size, matches.elements, -1)
     barrier = matches.barrier & ~uneven
-    return msgspec.structs.replace(matches, elements=elements, barrier=barrier).without(bad)
+    nbytes = np.where(equal(entries.bytes) & ~uneven, matches.bytes, -1)
+    return msgspec.structs.replace(matches, elements=elements, bytes=nbytes, barrier=barrier).without(bad)
 
 
 def _entries(rows: Sequence[Row], groups: dict[JobGroup, int]) -> tuple[_Entries, int]:
@@ -222,7 +223,7 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
     of_group = np.array([_job_group(row, group, groups) for group in instances.groups], np.int64)
     numbers = [step.step for step in row.timeline.steps] if numbered(row) else [NO_STEP] * len(row.timeline.steps)
     leaf = instances.leaf.astype(np.int64)
-    peer = _global_peers(row, instances.group.astype(np.int64), np.where(leaf == P2P, instances.peer, -1))
+    peer = global_peers(row, instances.group.astype(np.int64), np.where(leaf == P2P, instances.peer, -1))
     own = np.where(peer >= 0, row.rank, -1)
     return _Entries(
         row=np.full(len(leaf), at, np.int64),
@@ -231,10 +232,10 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
         end_ns=instances.end_ns,
         leaf=leaf,
         elements=instances.elements,
+        bytes=instances.bytes,
         seq=instances.seq,
-        low=np.minimum(peer, own),
-        high=np.maximum(peer, own),
-        rises=(instances.sends == (own < peer)).astype(np.int64),
+        sender=np.where(instances.sends, own, peer),
+        receiver=np.where(instances.sends, peer, own),
         step=np.array([*numbers, NO_STEP], np.int64)[instances.step],
         group=of_group[instances.group],
     )
@@ -254,7 +255,7 @@ def _job_group(row: Row, group: Group, groups: dict[JobGroup, int]) -> int:
     return groups.setdefault(known, len(groups))
 
 
-def _global_peers(row: Row, group: I64, peer: I64) -> I64:
+def global_peers(row: Row, group: I64, peer: I64) -> I64:
     """Ranks in the job of the peers of messages: PyTorch records those; what is no member of the group counts in it.
 
     (torch/csrc/profiler/util.cpp, saveNcclMeta: ``groupRanks[rank]``.)
@@ -295,11 +296,10 @@ def _sizes(rows: Sequence[Row], members: list[JobGroup], entries: _Entries) -> I
 
 def _keys(entries: _Entries) -> tuple[I64, I64]:
     """What the members of one collective have in common, as one number, and how they are told apart further."""
-    how = np.where(entries.low >= 0, _BY_PEER, np.where(entries.seq >= 0, _BY_SEQ, _BY_ORDER))
+    how = np.where(entries.sender >= 0, _BY_PEER, np.where(entries.seq >= 0, _BY_SEQ, _BY_ORDER))
     kind = np.where(entries.leaf == ALL_TO_ALL, -1, entries.elements)
-    a = np.choose(how, [entries.seq, entries.leaf, entries.low])
-    # Messages of both ways cross: only those of one way come in the same order at both ends.
-    b = np.choose(how, [np.full_like(kind, -1), kind, 2 * entries.high + entries.rises])
+    a = np.choose(how, [entries.seq, entries.leaf, entries.sender])
+    b = np.choose(how, [np.full_like(kind, -1), kind, entries.receiver])
     key = np.stack([entries.group, how, a, b])
     if not key.shape[1]:
         return np.empty(0, np.int64), how

@@ -18,6 +18,7 @@ from steptime.ranks.alignment import Alignment
 from steptime.ranks.blame import Blame, blame_hosts, blame_ranks, column_of
 from steptime.ranks.causes import KEPT, NOT_RECORDED, UNKNOWN, Cause, Leaves, explain, leaf_table
 from steptime.ranks.counted import Row, ranks_missing
+from steptime.ranks.moves import Moved
 from steptime.ranks.waits import Waits, find_waits
 from steptime.taxonomy import LEAF_CODE
 
@@ -68,23 +69,32 @@ class _Case(msgspec.Struct, frozen=True):
 LEAST_STEPS = 2
 
 
-def verdicts(rows: Sequence[Row], alignment: Alignment, waits: Waits | None = None) -> list[Straggler]:
+def verdicts(
+    rows: Sequence[Row], alignment: Alignment, waits: Waits | None = None, messages: Moved | None = None
+) -> list[Straggler]:
     """Everybody who can be named, stragglers first; empty: nobody held up the job, or there was too little to judge.
 
     Args:
         rows: as they were aligned, before their waits are moved.
         alignment: of these rows.
         waits: from `find_waits`, else it is called here.
+        messages: waits in a pipeline's messages that a slow row explains.
     """
     found = find_waits(rows, alignment) if waits is None else waits
-    blame = blame_ranks(rows, alignment, found)
+    blame = blame_ranks(rows, alignment, found, messages)
     columns = _judged(rows, alignment, found, blame)
     if len(columns) < LEAST_STEPS or not blame.dur_ns:
         return []
     case = _Case(rows, blame, leaf_table(rows, blame.at, found, alignment.collectives.matches), columns)
     claims = _persistent(case)
     if not claims:
-        claims = _bursts(case)
+        claims, hit = _bursts(case)
+        # Bursts hide who is slow all the time.
+        quiet = [column for column in columns if column not in hit]
+        if claims and len(quiet) >= LEAST_STEPS:
+            bursting = claims[0].ranks
+            steady = _persistent(msgspec.structs.replace(case, columns=quiet))
+            claims += [claim for claim in steady if claim.ranks != bursting]
     # Between the stages of a pipeline a host that ends its step last is how the schedule drains, nobody's fault.
     staged = bool(alignment.collectives.matches.pair.any()) or bool(case.leaves.unpaired.any())
     hosts = blame_hosts(rows, alignment, found) if not claims and not staged else None
@@ -189,8 +199,8 @@ def _clipped(lead: F64) -> F64:
     return np.clip(lead, middle - reach, middle + reach)
 
 
-def _bursts(case: _Case) -> list[Straggler]:
-    """A rank on which one host cause strikes now and then, and on no other, and each time the others wait."""
+def _bursts(case: _Case) -> tuple[list[Straggler], list[int]]:
+    """A rank on which one host cause strikes now and then, and only there, so that others wait; and the columns."""
     blame, columns = case.blame, case.columns
     lost = blame.lost[:, columns]
     rows = len(case.rows)
@@ -205,8 +215,8 @@ def _bursts(case: _Case) -> list[Straggler]:
         if times >= 2 and alone and rows ** float(1 - times) <= BURST_CHANCE:
             hit = [column for column, struck in zip(columns, burst[top].tolist(), strict=True) if struck]
             cause = Cause(leaf, f"host/{leaf}", float(excess[top][burst[top]].mean()))
-            return [_straggler(case, top, hit, STRAGGLER, cause)]
-    return []
+            return [_straggler(case, top, hit, STRAGGLER, cause)], hit
+    return [], []
 
 
 def _events(case: _Case) -> list[Straggler]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from steptime.model import Report
-from steptime.report import advice, groups, units, words
+from steptime.report import advice, groups, page_tables, pipeline_words, units, words
 from steptime.report.ledger import ledger
 from steptime.report.names import brief, middle, shorten_all, visible
 
@@ -18,6 +18,7 @@ MAX_BYTES = 60_000
 _CAUSES = 10
 _RANKS = 16
 _NAME_WIDTH = 90
+_COLLECTIVES = 12
 _LIST_ITEMS = 40
 _ITEM_WIDTH = 300
 _SPECIAL = re.compile(r"[\\`*\[\]~#|!]|(?<!\w)_|_(?!\w)")
@@ -32,8 +33,10 @@ def render(report: Report) -> str:
         _waterfall(report),
         _findings(report),
         _causes(report),
+        _headed("Pipeline", _items(pipeline_words.pipeline(report))),
         _items(words.stragglers(report)),
         _folded("Ranks", _ranks(report)),
+        _folded("Collectives", _collectives(report)),
         _folded("Before you trust the number", _checklist(report)),
         _folded("Other steps (not in the figures above)", _items(groups.other_steps(report.other_steps))),
         _folded("What the traces hold", _items(groups.qualities(report.inputs))),
@@ -141,6 +144,16 @@ def _ranks(report: Report) -> str:
     return f"{text}\n\n{_text(note)}" if note else text
 
 
+def _collectives(report: Report) -> str:
+    """Collectives with their bandwidth, where it is known."""
+    notes = words.bandwidth_notes(report)
+    table = page_tables.collectives_table(report, _COLLECTIVES) if notes else None
+    if table is None:
+        return ""
+    rows = [[_text(cell) for cell in row] for row in table.rows]
+    return _table([_text(cell) for cell in table.head], rows, right=table.numbers) + "\n\n" + _items(notes)
+
+
 def _items(lines: Iterable[str]) -> str:
     given = list(lines)
     shown = [f"- {_text(middle(line, _ITEM_WIDTH))}" for line in given[:_LIST_ITEMS]]
@@ -153,6 +166,10 @@ def _table(head: list[str], rows: list[list[str]], right: int) -> str:
     """A table whose first `right` columns are numbers."""
     marks = ["---:"] * right + ["---"] * (len(head) - right)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, marks, *rows])
+
+
+def _headed(title: str, body: str) -> str:
+    return f"**{title}**\n\n{body}" if body else ""
 
 
 def _folded(title: str, body: str) -> str:

@@ -92,7 +92,8 @@ class Writer:
         for at, rank in enumerate(lane.lane.ranks.tolist()):
             path = out / f"rank{rank}.json.gz"
             text = self._rank_text(lane, at, rank, (host, device, flows))
-            path.write_bytes(gzip.compress(text.encode(), compresslevel=1, mtime=0))
+            level = self.scenario.recording.compression
+            path.write_bytes(gzip.compress(text.encode(), compresslevel=level, mtime=0))
             written(path)
 
     # Templates
@@ -316,8 +317,8 @@ class _Filler:
         if kind == "P":
             per_stage = writer.plan.world // writer.scenario.layout.pp
             source, target = int(parts[0]), int(parts[1])
-            step = (target - source) * per_stage
-            return str(rank + (step if rank // per_stage == source else -step))
+            # torch.distributed counts peers inside their group, whose members are the stages in order.
+            return str(target if rank // per_stage == source else source)
         if kind == "G":
             group = next(group for group in writer.plan.groups if group.description == parts[0])
             return json.dumps(_list_text(group.members(rank)))
