@@ -256,9 +256,11 @@ def _job_group(row: Row, group: Group, groups: dict[JobGroup, int]) -> int:
 
 
 def global_peers(row: Row, group: I64, peer: I64) -> I64:
-    """Ranks in the job of the peers of messages: PyTorch records those; what is no member of the group counts in it.
+    """Ranks in the job of the peers of messages.
 
-    (torch/csrc/profiler/util.cpp, saveNcclMeta: ``groupRanks[rank]``.)
+    PyTorch writes them so into the metadata of NCCL's kernels (``groupRanks[rank]`` in saveNcclMeta,
+    torch/csrc/profiler/util.cpp); where they come from the arguments of host ops, or name no member of the group, they
+    are places in it.
     """
     result = peer.copy()
     instances = row.timeline.instances
@@ -268,7 +270,9 @@ def global_peers(row: Row, group: I64, peer: I64) -> I64:
         if ranks is None:
             continue
         members = np.array(ranks, np.int64)
-        local = (group == at) & (peer >= 0) & (peer < len(members)) & ~np.isin(peer, members)
+        local = (group == at) & (peer >= 0) & (peer < len(members))
+        if row.timeline.device is not None:
+            local &= ~np.isin(peer, members)
         result[local] = members[peer[local]]
     return result
 
