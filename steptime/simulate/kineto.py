@@ -317,7 +317,7 @@ class _Filler:
         if kind == "P":
             per_stage = writer.plan.world // writer.scenario.layout.pp
             source, target = int(parts[0]), int(parts[1])
-            # torch.distributed counts peers inside their group; PyTorch records them as ranks of the job (saveNcclMeta).
+            # torch.distributed counts peers in their group, but PyTorch records ranks of the job (saveNcclMeta).
             step = (target - source) * per_stage
             return str(rank + (step if rank // per_stage == source else -step))
         if kind == "G":
