@@ -264,7 +264,10 @@ SITUATIONS: dict[str, Report] = {
     "last-bucket": one_rank(
         {"exposed_comm/allreduce": 20}, of_job=_WORLD, facts={"collectives.last_exposed_ns": 0.07 * TOTAL}
     ),
-    "allgather-exposed": _exposed("allgather"),
+    "allgather-exposed": msgspec.structs.replace(
+        _exposed("allgather"), facts={"collectives.unprefetched_ns": 0.15 * TOTAL}
+    ),
+    "allgather-remainder": _exposed("allgather"),
     "reduce-scatter-exposed": _exposed("reduce_scatter"),
     "all-to-all-exposed": _exposed("all_to_all"),
     "p2p-exposed": _exposed("p2p_transfer"),
