@@ -206,6 +206,12 @@ SITUATIONS: dict[str, Report] = {
         {"host/sync": 6}, causes=[cause("host/sync", "cudaStreamSynchronize", 6, "aten::_local_scalar_dense")]
     ),
     "sync-device": one_rank({"host/sync": 6}, causes=[cause("host/sync", "cudaDeviceSynchronize", 6, count=80)]),
+    "sync-serializes": one_rank(
+        {"host/sync": 2, "exposed_comm/allreduce": 30},
+        of_job=_WORLD,
+        causes=[cause("host/sync", "cudaDeviceSynchronize", 2, count=80)],
+        collectives=[collective("allreduce", 30, 80)],
+    ),
     "sync-blocking-copy": one_rank(
         {"host/sync": 6}, causes=[cause("host/sync", "cudaStreamSynchronize drained the queue", 6, "aten::copy_")]
     ),
