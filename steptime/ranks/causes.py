@@ -27,6 +27,9 @@ UNKNOWN, NOT_RECORDED = "not separable", "not recorded"
 #: Kept by messages whose other end is not known: somebody else is the culprit. Never said of a rank that is named.
 KEPT = "kept"
 
+#: Host causes whose length does not depend on how far the host runs ahead of the device.
+_OWN_LENGTH = [LEAF_CODE[f"host/{name}"] for name in ("data_loader", "python", "gc", "checkpoint", "compile")]
+
 _COMPUTE = [code for code, leaf in enumerate(LEAVES) if leaf.slice in ("kernels", "recompute")]
 _MESSAGES = LEAF_CODE["exposed_comm/p2p_transfer"]
 _TRANSFER = [code for code, leaf in enumerate(LEAVES) if leaf.slice == "exposed_comm" and code != _MESSAGES]
@@ -39,27 +42,34 @@ _PRODUCTIVE = len(LEAVES)
 class Leaves(msgspec.Struct, frozen=True):
     """What every row spent on every leaf in every step of the job.
 
-    ns float64 [r, s, leaves + 1], the last one is productive time; transfer without the waits. known bool [r, s]: the
-    row has the step. unpaired bool [r]: the other ends of most of its sends and receives are not known, so that their
-    waits still stand in exposed communication.
+    ns float64 [r, s, leaves + 1], the last one is productive time; transfer without the waits. host float64 [r, s,
+    leaves]: what the host spent on it, idle device or not; NaN where that is not known. known bool [r, s]: the row has
+    the step. unpaired bool [r]: the other ends of most of its sends and receives are not known, so that their waits
+    still stand in exposed communication.
     """
 
     ns: F64
+    host: F64
     known: NDArray[np.bool_]
     unpaired: NDArray[np.bool_]
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Why: what, the leaf it shows in ("slice/leaf", None if several or none), and ns more than the peers a step."""
+    """Why: what, the leaf it shows in ("slice/leaf", None if several or none), and ns more than the peers a step.
+
+    shared: the peers' hosts do it as long, hidden behind work that their devices still had queued.
+    """
 
     what: str
     leaf: str | None
     ns: float
+    shared: bool = False
 
 
 def leaf_table(rows: Sequence[Row], at: I64, waits: Waits, matches: Matches) -> Leaves:
     """Leaves of all rows by step. `rows` are as aligned: their waits still stand in exposed communication."""
     ns = np.zeros((*at.shape, len(LEAVES) + 1))
+    host = np.full((*at.shape, len(LEAVES)), np.nan)
     for index, row in enumerate(rows):
         for column, own in enumerate(at[index].tolist()):
             if own < 0:
@@ -68,10 +78,12 @@ def leaf_table(rows: Sequence[Row], at: I64, waits: Waits, matches: Matches) -> 
             ns[index, column, _PRODUCTIVE] = step.productive_ns
             for key, value in step.leaves_ns.items():
                 ns[index, column, LEAF_CODE[key]] = value
+            if row.timeline.host_ns is not None:
+                host[index, column] = row.timeline.host_ns[own]
     column_at = column_of(rows, at)[waits.row, waits.step]
     inside = column_at >= 0
     np.subtract.at(ns, (waits.row[inside], column_at[inside], waits.leaf[inside]), waits.ns[inside])
-    return Leaves(ns, at >= 0, unpaired(rows, matches))
+    return Leaves(ns, host, at >= 0, unpaired(rows, matches))
 
 
 def unpaired(rows: Sequence[Row], matches: Matches) -> NDArray[np.bool_]:
@@ -103,7 +115,7 @@ def explain(  # noqa: PLR0913  the job, and who was how late when
     peers = _peers(rows, at, own, columns)
     if not peers or not len(columns):
         return Cause(UNKNOWN, None, 0.0)
-    excess = _excess(leaves, own, peers, columns)
+    excess = _excess(leaves.ns, own, peers, columns)
     causes = [Cause(LEAVES[code].id, LEAVES[code].key, float(excess[code])) for code in _IDLE]
     mine, theirs = (np.array([_work(rows[index], at[index, list(columns)]) for index in some]) for some in (own, peers))
     causes.append(_compute_cause(mine, theirs, excess))
@@ -111,16 +123,19 @@ def explain(  # noqa: PLR0913  the job, and who was how late when
     causes += [Cause(LINK, None, float(excess[_TRANSFER].sum())), Cause(messages, None, float(excess[_MESSAGES]))]
     best = max(causes, key=lambda cause: cause.ns)
     lateness = sum(cause.ns for cause in causes if cause.ns > 0)
-    enough = best.ns > 0 and best.ns >= EXPLAINS * max(lateness, lost_ns)
-    return best if enough else Cause(UNKNOWN, None, best.ns)
+    if best.ns < EXPLAINS * max(lateness, lost_ns) or best.ns <= 0:
+        return Cause(UNKNOWN, None, best.ns)
+    longer = _excess(leaves.host, own, peers, columns)
+    shared = any(LEAVES[code].key == best.leaf and longer[code] < EXPLAINS * best.ns for code in _OWN_LENGTH)
+    return msgspec.structs.replace(best, shared=shared)
 
 
-def _excess(leaves: Leaves, own: Sequence[int], peers: Sequence[int], columns: Sequence[int]) -> F64:
-    """Median over the steps of the culprits' mean less the peers' median, float64 [leaves + 1].
+def _excess(spent: F64, own: Sequence[int], peers: Sequence[int], columns: Sequence[int]) -> F64:
+    """Median over the steps of the culprits' mean less the peers' median, float64 [leaves] as in `spent`.
 
     The median: one outlier among the steps is not what made them late in the others.
     """
-    chosen = leaves.ns[:, list(columns)]
+    chosen = spent[:, list(columns)]
     apart = chosen[list(own)].mean(axis=0) - np.median(chosen[list(peers)], axis=0)
     result: F64 = np.median(apart, axis=0)
     return result

@@ -101,7 +101,9 @@ def verdicts(
     if hosts is not None:
         claims = _persistent(msgspec.structs.replace(case, blame=hosts))
     accused = {rank for claim in claims for rank in claim.ranks}
-    return claims + [event for event in _events(case) if not accused & set(event.ranks)]
+    events = _events(case)
+    # With a straggler among them, single steps are its doing first: the next one's share is not separable.
+    return claims if any(accused & set(event.ranks) for event in events) else claims + events
 
 
 def _judged(rows: Sequence[Row], alignment: Alignment, waits: Waits, blame: Blame) -> list[int]:
@@ -151,6 +153,9 @@ def _persistent(case: _Case) -> list[Straggler]:
         origin = left.pop(at)
         columns = [column for column, leads in zip(case.columns, leading, strict=True) if leads]
         cause = _cause(case, origin, columns)
+        # All hosts do the same: who runs behind the others since some earlier step stays behind, by chance.
+        if cause.shared:
+            continue
         # Without a reason of its own, a rank that passes another's lateness on is as late as that one makes it.
         if cause.leaf is None and case.blame.origins[origin] and origin in passing_on:
             continue
@@ -231,24 +236,37 @@ def _events(case: _Case) -> list[Straggler]:
     columns = [case.columns[at] for at in hit.tolist()]
     who = top[hit].tolist()
     found = [_cause(case, one, [at]) for one, at in zip(who, columns, strict=True)]
-    causes = {cause.what for cause in found}
-    cause = found[0] if len(causes) == 1 else Cause(UNKNOWN, None, 0.0)
-    if len(set(who)) == 1:
-        return [_straggler(case, who[0], columns, ONCE if len(hit) == 1 else UNCLEAR, cause)]
-    lost = float(blame.lost[who, columns].sum())
-    return [
-        Straggler(
-            kind=JITTER,
-            rank=None,
-            ranks=sorted({rank for one in who for rank in _ranks(case, one)}),
-            host=None,
-            cause=cause.what,
-            leaf=cause.leaf,
-            steps=[blame.numbers[at][1] for at in columns],
-            lost_ns=round(lost),
-            share=lost / (blame.dur_ns * len(columns)),
-        )
+    # Events of different causes have nothing to do with each other.
+    alike: dict[str, list[int]] = {}
+    for at, cause in enumerate(found):
+        alike.setdefault(cause.what, []).append(at)
+    verdicts = [
+        _event(case, [found[at] for at in mine], [(who[at], columns[at]) for at in mine]) for mine in alike.values()
     ]
+    return sorted(verdicts, key=lambda one: (-one.lost_ns, one.steps))
+
+
+def _event(case: _Case, causes: list[Cause], hits: list[tuple[int, int]]) -> Straggler:
+    """Events of one cause. hits: origin and column of each."""
+    blame, cause = case.blame, causes[0]
+    who, columns = [one for one, _ in hits], [column for _, column in hits]
+    shared = all(one.shared for one in causes)
+    if len(set(who)) == 1 and not shared:
+        return _straggler(case, who[0], columns, ONCE if len(hits) == 1 else UNCLEAR, cause)
+    lost = float(blame.lost[who, columns].sum())
+    return Straggler(
+        kind=JITTER,
+        rank=None,
+        ranks=sorted(
+            {row.rank for row in case.rows} if shared else {rank for one in who for rank in _ranks(case, one)}
+        ),
+        host=None,
+        cause=cause.what,
+        leaf=cause.leaf,
+        steps=[blame.numbers[at][1] for at in columns],
+        lost_ns=round(lost),
+        share=lost / (blame.dur_ns * len(columns)),
+    )
 
 
 def _cause(case: _Case, origin: int, columns: list[int]) -> Cause:

@@ -172,6 +172,15 @@ def test_messages_without_peers_are_not_called_anything(tmp_path: Path) -> None:
     assert (slice_.ns, slice_.leaves[0].detail) == (None, {"why": NAMELESS})
 
 
+def test_batched_messages_are_known_from_the_host(tmp_path: Path) -> None:
+    batched, plain = (
+        _report(tmp_path / str(batched), recording=Recording(p2p_batched=batched)) for batched in (True, False)
+    )
+    assert _pipeline(batched).stages == _pipeline(plain).stages == [[0], [1], [2], [3]]
+    assert _pipeline(batched).schedule == "1f1b"
+    assert _pipeline(batched).bubble_share == pytest.approx(3 / 11, abs=0.01)
+
+
 def test_one_rank_cannot_tell(tmp_path: Path) -> None:
     simulate(_scenario(), tmp_path)
     report = steptime.analyze(tmp_path / "rank1.json.gz")
