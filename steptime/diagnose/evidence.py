@@ -17,6 +17,8 @@ from steptime.model import Cause, Collective, Evidence, OpRoof, Straggler
 
 #: Rows of one list that a finding shows.
 _MOST = 3
+#: Messages below this are all latency: their size says nothing.
+_SIZE_SAID = 1e5
 #: Texts that name a reason and no event: then the place is the event to look for.
 _NO_EVENT = re.compile(
     r"^(?:gap between|launch call|slow launch|first use|queued work|launch of a|launch was|device events|no host|waited"
@@ -97,6 +99,8 @@ def _collective(reading: Reading, one: Collective) -> Evidence:
     group = f" ({one.group})" if one.group else ""
     text = f"{one.kind}{group}: {plural(one.count, 'collective')}, {time_text(one.dur_ns / max(one.count, 1))} each"
     text += f", {time_text(one.exposed_ns / max(reading.rank_steps, 1))} a step exposed"
+    if one.bytes is not None and one.bytes >= _SIZE_SAID * one.measured > 0:
+        text += f"; {one.bytes / one.measured / 1e6:,.1f} MB on average"
     bandwidth = bandwidth_text(one)
     text += f"; {bandwidth}" if bandwidth else ""
     leaf, what = f"exposed_comm/{one.kind}", f"{one.kind}{group}"

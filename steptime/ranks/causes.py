@@ -125,7 +125,9 @@ def explain(  # noqa: PLR0913  the job, and who was how late when
     lateness = sum(cause.ns for cause in causes if cause.ns > 0)
     if best.ns < EXPLAINS * max(lateness, lost_ns) or best.ns <= 0:
         return Cause(UNKNOWN, None, best.ns)
-    longer = _excess(leaves.host, own, peers, columns)
+    # What the host does at the end of a step keeps the device waiting in the window of the next.
+    before = [max(column - 1, 0) for column in columns]
+    longer = np.maximum(*(_excess(leaves.host, own, peers, some) for some in (columns, before)))
     shared = any(LEAVES[code].key == best.leaf and longer[code] < EXPLAINS * best.ns for code in _OWN_LENGTH)
     return msgspec.structs.replace(best, shared=shared)
 
