@@ -167,15 +167,14 @@ def _host_excess(reading: Reading) -> Value:
 
 
 def _named(causes: Callable[[Straggler], bool]) -> Callable[[Reading], Value]:
-    """How many single ranks held up the others for such a reason; unknown where nobody could be judged."""
+    """How many single ranks held up the others for such a reason; none is unknown where not all could be judged."""
 
     def read(reading: Reading) -> Value:
         alignment = reading.report.alignment
         if reading.edge_only or alignment is None:
             return unknown(_EDGES if reading.edge_only else _NOT_COMPARED)
-        if alignment.unjudged is not None:
-            return unknown(alignment.unjudged)
-        return Value(len({one.rank for one in reading.report.stragglers if one.rank is not None and causes(one)}))
+        found = {one.rank for one in reading.report.stragglers if one.rank is not None and causes(one)}
+        return Value(len(found)) if found or alignment.unjudged is None else unknown(alignment.unjudged)
 
     return read
 
