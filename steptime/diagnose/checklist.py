@@ -104,7 +104,13 @@ def _clock(case: _Case) -> Verdict:
             CANNOT_TELL,
             f"stacks slow the host, so its {share_text(pace)} of launching may be the profiler's; {text}",
         )
-    largest = max(("host", host), ("exposed communication", comm), key=lambda pair: pair[1])
+    clocks = [("host", host), ("exposed communication", comm)]
+    for name, slice_id in (("the pipeline's bubble", "pipeline_bubble"), ("waiting for late ranks", "stragglers")):
+        waited = case.values[f"share.{slice_id}"].number or 0.0
+        if waited >= SMALL:
+            clocks.append((name, waited))
+            text += f", {name} {share_text(waited)}"
+    largest = max(clocks, key=lambda pair: pair[1])
     if largest[1] >= SMALL:
         return FAIL, f"{largest[0]} is the clock to fix; {text}"
     return PASS, f"the device is busy computing; {text}"
@@ -145,11 +151,15 @@ def _norms(case: _Case) -> Verdict:
     if not numbers:
         return CANNOT_TELL, why
     if numbers[0] > 0:
-        often = f"a gradient norm is computed {number_text(numbers[0], 'count')} times a step"
+        often = f"a gradient norm is computed {_times(numbers[0])} a step"
         return PASS, f"{often}; whether somebody looks at it is not in a trace"
     if not case.values["share.kernels.optimizer"].number:
         return CANNOT_TELL, "the counted steps hold no optimizer update whose gradient norm could be watched"
     return FAIL, "no gradient norm is computed in the counted steps"
+
+
+def _times(count: float) -> str:
+    return "once" if count == 1 else f"{number_text(count, 'count')} times"
 
 
 def _allocator(case: _Case) -> Verdict:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from statistics import median
 
+from steptime.diagnose.job_evidence import late_ranks, micro_batches, slowest_stage
 from steptime.diagnose.link_metrics import bandwidth_text, link_evidence
 from steptime.diagnose.metrics import METRICS
 from steptime.diagnose.reading import Reading, Value
@@ -25,12 +26,14 @@ _NO_EVENT = re.compile(
     r"|the queue|dispatching ops|Python between)"
 )
 _DRAINED = " drained the queue"
+_JOB = {"micro-batches": micro_batches, "slowest stage": slowest_stage, "late ranks": late_ranks}
 
 
 def evidence_of(rule: Rule, reading: Reading, values: Mapping[str, Value]) -> list[Evidence]:
     """What a rule shows for its finding: numbers first, then what can be looked up."""
     shown = rule.evidence
     found = [_numbers(shown.metrics, values)] if shown.metrics else []
+    found += _JOB[shown.job](reading) if shown.job else []
     found += _causes(reading, shown.causes, shown.named)
     found += [item for check in shown.roofline for item in _roof_rows(reading, check)]
     found += [item for kind in shown.collectives for item in _collectives(reading, kind)]
@@ -162,14 +165,17 @@ def _placed(reading: Reading, text: str, leaf: str, event: str | None, what: str
 
 def _segment(reading: Reading, leaf: str, names: set[str | None]) -> tuple[int, int, int, int] | None:
     """(rank, step, start, length) of the longest timeline segment of a leaf, by preference one with such a name."""
-    best: tuple[tuple[bool, int], tuple[int, int, int, int]] | None = None
+    best: tuple[tuple[bool, bool, int], tuple[int, int, int, int]] | None = None
+    # Timelines show each rank by itself: the longest collective of the slowest step is likely a wait for a late rank.
+    waits = reading.report.alignment is not None and leaf.startswith("exposed_comm/")
     for line in reading.report.timelines:
         if leaf not in line.leaves:
             continue
         wanted = line.leaves.index(leaf)
         for at in [at for at, code in enumerate(line.leaf) if code == wanted]:
             length, start = line.segment_ns[at], line.step_start_ns + line.start_ns[at]
-            rank = (line.names[line.name[at]] in names if 0 <= line.name[at] < len(line.names) else False, length)
+            named = line.names[line.name[at]] in names if 0 <= line.name[at] < len(line.names) else False
+            rank = (named, waits and line.why == "typical", length)
             if best is None or rank > best[0]:
                 best = (rank, (line.rank, line.step, start, length))
     return best[1] if best is not None else None

@@ -70,7 +70,8 @@ class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expression `named`. roofline: checks whose costliest ops are shown. collectives: kinds. ranks: slices, for each
     the ranks that held up the others with it, or the one that spends most time in it. steps: the slowest counted
     step. links: ``slowest``, the collectives with the least bus bandwidth, or ``slow groups``, those slower than
-    their like, and what they have in common.
+    their like, and what they have in common. job: how many ``micro-batches`` the pipeline would need, its ``slowest
+    stage``, or the ``late ranks``.
     """
 
     metrics: list[str] = []
@@ -81,6 +82,7 @@ class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ranks: list[str] = []
     steps: bool = False
     links: Literal["", "slowest", "slow groups"] = ""
+    job: Literal["", "micro-batches", "slowest stage", "late ranks"] = ""
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -35,9 +35,9 @@ def number_text(number: float, unit: str) -> str:
     return f"{number:,.0f}" if number == int(number) else _digits(number)
 
 
-def plural(count: float, what: str) -> str:
-    """``1 call``, ``3 calls``."""
-    return f"{count:,.0f} {what}{'' if count == 1 else 's'}"
+def plural(count: float, what: str, several: str = "") -> str:
+    """``1 call``, ``3 calls``; `several` is the plural where it takes more than an s."""
+    return f"{count:,.0f} {what if count == 1 else several or what + 's'}"
 
 
 def _digits(number: float) -> str:

@@ -28,6 +28,8 @@ CAUSES_KEPT = 60
 KERNELS_KEPT = 200
 
 #: Leaves whose time is wholly lost, so that all of it may come back: an upper bound, since something may wait behind.
+#: Not the schedule's own bubble, of which more micro-batches leave a part, nor communication, which must run and may
+#: be hidden: what of these may come back is not known from the trace, so it is None.
 _RECOVERABLE = frozenset(
     (
         "data_loader",
@@ -41,6 +43,8 @@ _RECOVERABLE = frozenset(
         "d2h_copy",
         "python",
         "precision",
+        "stage_imbalance",
+        "wait_for_rank",
     )
 )
 

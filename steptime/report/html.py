@@ -213,7 +213,7 @@ def _parts(report: Report, specs: dict[str, charts.Spec], limits: Limits) -> dic
         "collectives": page_tables.collectives_table(report, limits.rows),
         "bandwidth_notes": words.bandwidth_notes(report),
         "stragglers": page_tables.stragglers_table(report, limits.rows),
-        "verdict": words.stragglers(report)[-1:],
+        "compared": words.stragglers(report)[-1:],
         "kernels": sections.part(report, "kernels"),
         "kinds": page_tables.kinds(report.roofline),
         "roofs": "Solid: compute peaks; dashed: memory." if peaks else "",
@@ -260,7 +260,7 @@ def _charts(report: Report, limits: Limits) -> tuple[dict[str, charts.Spec], lis
         spec, left_out = charts.timeline(one, limits.segments)
         if spec is not None:
             found[f"timeline-{place}"] = spec
-            drawn.append(_drawn_step(f"timeline-{place}", one, left_out))
+            drawn.append(_drawn_step(f"timeline-{place}", one, left_out, report.alignment is not None))
     more = len(report.timelines) - len(shown)
     note = f"{units.plural(more, 'more step')} in the JSON report and in the Perfetto file." if more > 0 else ""
     return {name: spec for name, spec in found.items() if spec is not None}, drawn, note
@@ -318,10 +318,13 @@ def _worth_drawing(timelines: list[StepTimeline]) -> list[StepTimeline]:
     return typical + slowest
 
 
-def _drawn_step(place: str, one: StepTimeline, left_out: int) -> DrawnStep:
+def _drawn_step(place: str, one: StepTimeline, left_out: int, compared: bool) -> DrawnStep:
     device = "" if one.device is None else f", device {one.device}"
     title = f"{brief(one.why).capitalize()} step: step {one.step} of rank {one.rank}{device}, {units.time(one.dur_ns)}"
     caption = "Top row: what each instant is charged to. Below: what ran. "
+    if compared:
+        caption = "Top row: what each instant is charged to on this rank alone; waits for other ranks and stages show "
+        caption += "as the communication they stand in. Below: what ran. "
     caption += "Drag to move, Ctrl + wheel to zoom, double-click for the whole step."
     if left_out:
         caption += f" Left out, too short to be told apart: {units.plural(left_out, 'piece')}."

@@ -9,7 +9,7 @@ from steptime.model import OpRoof, Report
 from steptime.report import groups, units, words
 from steptime.report.colours import leaf_colour
 from steptime.report.names import brief, shorten_all
-from steptime.report.roof_charts import KIND_LEAVES, rates
+from steptime.report.roof_charts import KIND_LEAVES, backward, rates
 
 NAME_WIDTH = 150
 
@@ -146,7 +146,8 @@ def calls_table(report: Report, most: int) -> Table | None:
 
 
 def _kind(op: OpRoof) -> str:
-    return ", ".join([brief(op.dtype or "dtype unknown"), brief(op.direction)] + ["run again"] * op.recomputed)
+    parts = [brief(op.dtype or "dtype unknown"), *backward(op), *["run again"] * op.recomputed]
+    return ", ".join(parts)
 
 
 def _bound(op: OpRoof) -> str:

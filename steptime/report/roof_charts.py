@@ -129,7 +129,7 @@ def _points(ops: Sequence[OpRoof], job: Job) -> list[dict[str, Any]]:
     shapes = shorten_all((op.shapes for op in ops), 90)
     return [
         {
-            "op": f"{names[op.op]}, {op.direction}",
+            "op": ", ".join([names[op.op], *backward(op)]),
             "shapes": shapes[op.shapes],
             "kernel": kernels[op.kernel],
             "time": f"{units.time(op.owned_ns / max(job.rank_steps, 1))} a step, {units.count(op.count)} calls",
@@ -142,6 +142,11 @@ def _points(ops: Sequence[OpRoof], job: Job) -> list[dict[str, Any]]:
         }
         for op in ops
     ]
+
+
+def backward(op: OpRoof) -> list[str]:
+    """Only what an op's own name proves: a plain ``aten::mm`` serves the forward and the backward pass."""
+    return ["backward"] if op.direction == "backward" else []
 
 
 def rates(op: OpRoof) -> tuple[str, str]:

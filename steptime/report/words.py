@@ -11,6 +11,7 @@ from steptime.report.names import brief
 _BUSY_TENTHS = 900
 #: Recompute worth naming in the verdict of a job whose device is always busy.
 _RECOMPUTE_TENTHS = 50
+_BUBBLE = "pipeline_bubble"
 _BOUND_BY = {
     "exposed_comm": "Communication-bound",
     "pipeline_bubble": "Pipeline-bound",
@@ -121,10 +122,19 @@ def _largest_loss(rows: list[Row], *, skip: str | None = None) -> Row | None:
         if row.ns
         and row.key != skip
         and row.key.partition("/")[0] not in (PRODUCTIVE, "unexplained")
-        and (row.is_leaf or not any(other.key.startswith(f"{row.key}/") and other.ns for other in rows))
+        and _is_a_cause(row, rows)
         and (row.recoverable_ns is not None or not row.key.startswith("kernels"))
     ]
     return max(found, key=_gain_ns, default=None)
+
+
+def _is_a_cause(row: Row, rows: list[Row]) -> bool:
+    """A leaf, or a slice without any; of a bubble in several the whole: they are mostly places in the schedule."""
+    slice_id = row.key.partition("/")[0]
+    leaves = sum(other.key.startswith(f"{slice_id}/") and bool(other.ns) for other in rows)
+    if slice_id == _BUBBLE and leaves > 1:
+        return not row.is_leaf
+    return row.is_leaf or not leaves
 
 
 def _gain_ns(row: Row) -> int:

@@ -75,6 +75,13 @@ def test_the_items_are_the_walkthrough_s_in_its_order_and_words(repo: Path) -> N
             "fail",
             "exposed communication is the clock",
         ),
+        (
+            CLOCK,
+            one_rank({"pipeline_bubble/drain": 22, "exposed_comm/allgather": 12, "host/sync": 6}, of_job=_TWO),
+            "fail",
+            "the pipeline's bubble is the clock to fix; host 6.0 %, exposed communication 12.0 %, kernels 60.0 %, "
+            "the pipeline's bubble 22.0 %",
+        ),
         (CLOCK, one_rank({"unexplained/queue_stalled": 62}), "cannot tell", "62.0 % of the step has no evidence"),
         (CLOCK, one_rank(_LAUNCH, of_file={"stacks": True}), "cannot tell", "stacks slow the host"),
         (
@@ -100,7 +107,7 @@ def test_the_items_are_the_walkthrough_s_in_its_order_and_words(repo: Path) -> N
         (PRECISION, one_rank({"kernels/precision": 40}, of_job=_PRICED), "fail", "lose 40.0 % of the step"),
         (PRECISION, one_rank({}), "cannot tell", "FLOPs"),
         (FAILURES, one_rank({}), "cannot tell", "no failure rate and no checkpoint interval"),
-        (NORMS, one_rank({}, facts={"norms.per_step": 1.0}), "pass", "computed 1 times a step"),
+        (NORMS, one_rank({}, facts={"norms.per_step": 1.0}), "pass", "computed once a step"),
         (NORMS, one_rank({"kernels/optimizer": 2}, facts={"norms.per_step": 0.0}), "fail", "no gradient norm"),
         (NORMS, one_rank({}, facts={"norms.per_step": 0.0}), "cannot tell", "no optimizer update"),
         (NORMS, one_rank({}), "cannot tell", "do not show"),

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from decimal import Decimal
+from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from steptime.model import Report
 from steptime.report.html import MAX_BYTES, render
+from steptime.report.words import verdict
 from steptime.taxonomy import LEAVES, SLICES
 from tests.report.pipelines import interleaved, piped, uneven, unsplit
 from tests.report.reports import REPORTS, cpu_only, loader_bound, nothing_measured, ranks_64
@@ -187,6 +189,13 @@ def test_only_the_two_scripts_of_the_file_may_run() -> None:
     assert directives["script-src"].split() == [f"'sha256-{digest}'" for digest in digests]
     assert directives["default-src"] == "'none'"
     assert "unsafe-eval" not in policy
+
+
+@pytest.mark.parametrize("build", ALL.values(), ids=ALL)
+def test_the_verdict_is_the_headline(build: Callable[[], Report]) -> None:
+    report = build()
+    (headline,) = re.findall(r"<h1>(.*?)</h1>", render(report), flags=re.DOTALL)
+    assert unescape(headline) == verdict(report)
 
 
 def test_the_sections_are_in_the_order_of_the_walkthrough() -> None:
