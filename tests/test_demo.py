@@ -65,5 +65,54 @@ def test_the_files_are_what_the_scenario_gives(demo: Path, again: tuple[Path, Tr
             )
 
 
+def test_mfu_is_what_arithmetic_gives(report: steptime.Report, again: tuple[Path, Truth]) -> None:
+    """Six FLOPs a parameter and token, and attention's causal half, over the peak of 16 H100 (989.4 TFLOP/s, dense)."""
+    hidden, layers, head, ffn, sequence = 4096, 8, 128, 14336, 2048
+    layer = hidden * (hidden + 2 * 8 * head) + hidden * hidden + 3 * hidden * ffn
+    parameters = layers * layer + hidden * 32000
+    tokens = 8 * 8 * 1 * sequence
+    attention = 12 * layers * hidden * sequence / 2
+    flops = (6 * parameters + attention) * tokens
+    seconds = again[1].step_time_ns / 1e9
+    assert report.job.mfu == pytest.approx(flops / (seconds * 16 * 989.4e12), abs=0.001)
+    assert report.job.mfu == pytest.approx(0.282, abs=0.0005)
+
+
+def test_the_parts_are_the_simulators(report: steptime.Report, again: tuple[Path, Truth]) -> None:
+    """Bubble and waits for late ranks together: the truth books a wait by whom it is for, not by who caused that."""
+    steps = [step for rank in again[1].ranks for step in rank.steps if step.step in report.job.steps]
+    total = sum(step.dur_ns for step in steps)
+    parts = {part.id: part.share or 0.0 for part in report.job.slices}
+    assert list(parts)[:6] == ["kernels", "exposed_comm", "pipeline_bubble", "recompute", "stragglers", "host"]
+    for together in (("kernels",), ("exposed_comm",), ("recompute",), ("host",), ("pipeline_bubble", "stragglers")):
+        true = sum(ns for step in steps for key, ns in step.leaves_ns.items() if key.split("/")[0] in together)
+        assert sum(parts[one] for one in together) == pytest.approx(true / total, abs=0.001), together
+
+
+def test_every_fault_is_named(report: steptime.Report, again: tuple[Path, Truth]) -> None:
+    assert {fault.kind for fault in again[1].faults} == {
+        "no_prefetch",
+        "recompute",
+        "slow_gpu",
+        "few_micro_batches",
+        "slow_loader",
+    }
+    found = [finding.id for finding in report.findings]
+    assert {"recompute-on", "pipeline-bubble", "allgather-exposed", "wait-for-rank"} == set(found[:4])
+    assert {(one.rank, one.cause) for one in report.stragglers} == {(2, "data_loader"), (11, "slower kernels")}
+    assert {one.rank for one in report.stragglers} == set(again[1].culprits)
+
+
+def test_the_findings_say_what_to_do_with_numbers(report: steptime.Report) -> None:
+    said = {finding.id: " ".join(one.text for one in finding.evidence) for finding in report.findings}
+    # Two stages and four micro-batches: 1/5; nine would make it 1/10.
+    assert "4 micro-batches over 2 stages, so (2-1)/(4+2-1) = 20.0 %" in said["pipeline-bubble"]
+    assert "9 would make it 10.0 %" in said["pipeline-bubble"]
+    assert "rank 2: data_loader" in said["wait-for-rank"]
+    assert "rank 11: slower kernels" in said["wait-for-rank"]
+    # Stage 1 has the loss head besides as many layers.
+    assert "stage 1 (ranks 8-15)" in said["stage-imbalance"]
+
+
 def test_the_files_are_small_enough_for_a_repository(demo: Path) -> None:
     assert sum(path.stat().st_size for path in demo.iterdir()) < 5_000_000

@@ -1,4 +1,4 @@
-"""README.md against the code. Run as a script, this puts the sample's new output into README.md."""
+"""README.md against the code. Run as a script, this puts the demo's new output into README.md."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _between(marker: str) -> str:
 
 
 def _sample_block() -> str:
-    """The command on the sample with what it prints, as README.md shows it."""
-    words = ["analyze", "traces/gloo_ddp_2ranks"]
+    """The command on the demo with what it prints, as README.md shows it."""
+    words = ["analyze", "traces/demo_28_mfu"]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
     result = subprocess.run(
         [sys.executable, "-m", "steptime", *words], cwd=_REPO, env=environment, capture_output=True, check=False
@@ -56,9 +56,15 @@ def _flags(name: str) -> set[str]:
     return {flag for option in _command(name).params if isinstance(option, click.Option) for flag in option.opts}
 
 
-def test_the_first_screen_is_what_the_sample_prints() -> None:
+def test_the_first_screen_is_what_the_demo_prints() -> None:
     expected = _sample_block()
     assert _between("sample") == expected, "run `python tests/test_readme.py` to accept the new output"
+
+
+def test_the_pictures_are_there_and_small() -> None:
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", _README.read_text())
+    assert len(pictures) == 1
+    assert [path for path in pictures if not 10_000 < (_REPO / path).stat().st_size < 400_000] == []
 
 
 def test_every_verb_is_shown() -> None:

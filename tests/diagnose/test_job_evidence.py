@@ -92,22 +92,8 @@ def test_late_ranks_are_named_with_their_causes() -> None:
         lost_ns=50 * MS,
         share=0.25,
     )
-    changes: dict[str, object] = {
-        "rank": 2,
-        "ranks": [2],
-        "cause": "data_loader",
-        "leaf": "host/data_loader",
-        "steps": [5],
-    }
-    jitter: dict[str, object] = {
-        "kind": "jitter",
-        "rank": None,
-        "ranks": [],
-        "host": None,
-        "cause": "gc",
-        "leaf": "host/gc",
-    }
-    loader, other = msgspec.structs.replace(slow, **changes), msgspec.structs.replace(slow, **jitter)
+    loader = msgspec.structs.replace(slow, rank=2, ranks=[2], cause="data_loader", leaf="host/data_loader", steps=[5])
+    other = msgspec.structs.replace(slow, kind="jitter", rank=None, ranks=[], host=None, cause="gc", leaf="host/gc")
     seen = _seen(_job([slow, loader, other]), "wait-for-rank")
     assert [one.text for one in seen[:3]] == [
         "rank 0: slower kernels (kernels/matmul), costs each other rank 25.0 ms a step in 2 steps",
