@@ -23,6 +23,12 @@ HEALTHY_MFU = 0.38
 SMALL = 0.05
 #: Time without a cause above which no clock can be named.
 UNCLEAR = 0.2
+#: What to look for in kernels, and the metric that has its time.
+_FAULTS = (
+    ("attention as separate matmuls", "roof.math_attention_share"),
+    ("norms written out", "roof.unfused_norm_share"),
+    ("matmul shapes off the tile", "roof.misaligned_share"),
+)
 #: Reserved over allocated memory above which fragmentation is likely.
 RESERVED_RATIO = 1.3
 
@@ -84,10 +90,19 @@ def _roofline(case: _Case) -> Verdict:
     known, headroom = numbers
     top = case.values["roof.top_peak_share"].number
     text = f"kernels spend {share_text(headroom)} of the step above their roof, which is known for {share_text(known)}"
-    text += f" of kernel time; the costliest op attains {share_text(top)} of peak" if top is not None else ""
+    text += " of kernel time"
+    text += f"; the costliest op attains {share_text(top)} of peak" if top is not None else ""
+    text += f"; {_kernel_faults(case)}"
     if known < 0.5 and headroom < SMALL:
         return CANNOT_TELL, text
     return (PASS if headroom < SMALL else FAIL), text
+
+
+def _kernel_faults(case: _Case) -> str:
+    """What the walkthrough asks of the kernels themselves, among those whose roof is known."""
+    shares = [(name, case.values[metric].number or 0.0) for name, metric in _FAULTS]
+    costly = [f"{name} cost {share_text(share)}" for name, share in shares if share > 0]
+    return ", ".join(costly) if costly else ", ".join(f"no {name}" for name, _ in _FAULTS)
 
 
 def _clock(case: _Case) -> Verdict:

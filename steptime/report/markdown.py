@@ -115,7 +115,7 @@ def _causes(report: Report) -> str:
         return ""
     scale = units.scale_for(words.per_step_ns(report.job.total_ns, report))
     names = shorten_all((cause.what for cause in causes), _NAME_WIDTH)
-    places = shorten_all((cause.where for cause in causes if cause.where), _NAME_WIDTH)
+    places = shorten_all((where for cause in causes if (where := words.place(cause))), _NAME_WIDTH)
     what = "window" if words.is_one_window(report) else "step"
     table = [
         [
@@ -123,7 +123,7 @@ def _causes(report: Report) -> str:
             _text(_mean(cause.ns, report, scale)),
             _code(names[cause.what]),
             _text(words.evidence(cause, report)),
-            _code(places[cause.where]) if cause.where else "",
+            _code(places[where]) if (where := words.place(cause)) else "",
         ]
         for cause in causes
     ]

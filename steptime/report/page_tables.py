@@ -37,13 +37,13 @@ def causes_table(report: Report, part_id: str, most: int) -> Table | None:
         return None
     scale = units.scale_for(words.per_step_ns(report.job.total_ns, report))
     names = shorten_all((one.what for one in shown), NAME_WIDTH)
-    places = shorten_all((one.where for one in shown if one.where), NAME_WIDTH)
+    places = shorten_all((where for one in shown if (where := words.place(one))), NAME_WIDTH)
     rows = [
         [
             units.points(one.share),
             units.scaled(words.per_step_ns(one.ns, report), scale),
             names[one.what],
-            places[one.where] if one.where else "",
+            places[where] if (where := words.place(one)) else "",
             words.evidence(one, report),
         ]
         for one in shown

@@ -212,11 +212,11 @@ def _causes(page: _Page, report: Report) -> None:
     evidence = [words.evidence(cause, report) for cause in causes]
     # Places share one width, so that they are told apart over the whole list.
     left = room - max(len(text) for text in evidence) - 5
-    places = shorten_all((cause.where for cause in causes if cause.where), left if left >= 24 else room - 3)
+    places = shorten_all((where for cause in causes if (where := words.place(cause))), left if left >= 24 else room - 3)
     for cause, text in zip(causes, evidence, strict=True):
         lead = f"{units.points(cause.share):>6} {_mean(cause.ns, report, scale):>9}  "
         page.line(Text.assemble((names[cause.what], _STYLES.get(cause.leaf.partition("/")[0], ""))), lead)
-        place = f"at {places[cause.where]}" if cause.where else ""
+        place = f"at {places[where]}" if (where := words.place(cause)) else ""
         if place and len(text) + len(place) + 2 <= room:
             text, place = f"{text}, {place}", ""
         for part in (text, place):

@@ -236,7 +236,7 @@ def mfu_line(report: Report) -> str:
     if job.reference_dtype and job.peak_flops and job.reference_dtype in job.peak_flops:
         parts[0] += f" of {units.rate(job.peak_flops[job.reference_dtype])} dense {brief(job.reference_dtype)}"
     if job.hfu is not None:
-        parts.append(f"HFU {units.share(job.hfu)}")
+        parts.append(f"HFU, which counts recompute, {units.share(job.hfu)}")
     parts += [f"{brief(name)} {units.share(value)}" for name, value in (job.mfu_by or {}).items()]
     if job.flops_source:
         parts.append(f"FLOPs from {brief(job.flops_source)}")
@@ -248,6 +248,11 @@ def evidence(cause: Cause, report: Report) -> str:
     one = "window" if is_one_window(report) else "step" if report.job.ranks_analyzed == 1 else "rank-step"
     seen = f"{units.count(cause.rank_steps)}/{units.plural(report.job.rank_steps, one)}"
     return f"{brief(cause.leaf)}, {units.count(cause.count)}× in {seen}"
+
+
+def place(cause: Cause) -> str | None:
+    """Where in the program a cause is; None where that only repeats that it is a collective."""
+    return None if cause.where == "record_param_comms" else cause.where
 
 
 def mean_of(report: Report) -> str:

@@ -60,6 +60,13 @@ def test_the_items_are_the_walkthrough_s_in_its_order_and_words(repo: Path) -> N
             "spend 1.0 % of the step above their roof, which is known for 80.0 %",
         ),
         (ROOF, one_rank({}, roofline=[roof([], 80)]), "fail", "spend 40.0 % of the step above their roof"),
+        (
+            ROOF,
+            one_rank({}, roofline=[roof([], 80)]),
+            "fail",
+            "of peak; no attention as separate matmuls, no norms written out, no matmul shapes off the tile",
+        ),
+        (ROOF, one_rank({}, roofline=[roof(["misaligned"], 20)]), "fail", "matmul shapes off the tile cost 10.0 %"),
         (ROOF, one_rank({}, roofline=[roof([], 10, headroom_ns=0)]), "cannot tell", "known for 10.0 % of kernel time"),
         (ROOF, one_rank({}), "cannot tell", "no roofline"),
         (CLOCK, one_rank({"host/sync": 2}), "pass", "the device is busy computing; host 2.0 %"),

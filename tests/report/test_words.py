@@ -150,7 +150,7 @@ def test_nothing_measured_is_said() -> None:
                 "mfu_by": {"palm": 0.4},
             },
             [],
-            "MFU 41.2 % of 989.4 TFLOP/s dense bf16; HFU 50.0 %; palm 40.0 %.",
+            "MFU 41.2 % of 989.4 TFLOP/s dense bf16; HFU, which counts recompute, 50.0 %; palm 40.0 %.",
         ),
     ],
 )
