@@ -43,14 +43,14 @@ def causes_table(report: Report, part_id: str, most: int) -> Table | None:
             units.points(one.share),
             units.scaled(words.per_step_ns(one.ns, report), scale),
             names[one.what],
-            places[where] if (where := words.place(one)) else "",
+            *([places[where] if (where := words.place(one)) else ""] if places else []),
             words.evidence(one, report),
         ]
         for one in shown
     ]
     what = "window" if words.is_one_window(report) else "step"
-    head = ["points", f"{scale.unit}/{what}", "cause", "at", "seen"]
-    return Table(head, rows, numbers=2, codes=frozenset({2, 3}), more=len(mine) - len(shown))
+    head = ["points", f"{scale.unit}/{what}", "cause", *["at"] * bool(places), "seen"]
+    return Table(head, rows, numbers=2, codes=frozenset({2, 3} if places else {2}), more=len(mine) - len(shown))
 
 
 def collectives_table(report: Report, most: int) -> Table | None:
