@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,8 @@ def test_the_findings_say_what_to_do_with_numbers(report: steptime.Report) -> No
     # Two stages and four micro-batches: 1/5; nine would make it 1/10.
     assert "4 micro-batches over 2 stages, so (2-1)/(4+2-1) = 20.0 %" in said["pipeline-bubble"]
     assert "9 would make it 10.0 %" in said["pipeline-bubble"]
-    assert "rank 2: data_loader" in said["wait-for-rank"]
-    assert "rank 11: slower kernels" in said["wait-for-rank"]
+    assert re.search(r"rank 2 costs .* in 2 steps: data_loader \(host/data_loader\)", said["wait-for-rank"])
+    assert re.search(r"rank 11 costs .* in 4 steps: slower kernels \(kernels/matmul\)", said["wait-for-rank"])
     # Stage 1 has the loss head besides as many layers.
     assert "stage 1 (ranks 8-15)" in said["stage-imbalance"]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from statistics import median
 
-from steptime.diagnose.job_evidence import late_ranks, micro_batches, slowest_stage
+from steptime.diagnose.job_evidence import held_up, late_ranks, micro_batches, slowest_stage
 from steptime.diagnose.link_metrics import bandwidth_text, link_evidence
 from steptime.diagnose.metrics import METRICS
 from steptime.diagnose.reading import Reading, Value
@@ -14,7 +14,7 @@ from steptime.diagnose.roof_metrics import has_check, leaf_of
 from steptime.diagnose.rules import Rule
 from steptime.diagnose.say import number_text, plural, share_text, time_text
 from steptime.diagnose.time_metrics import rank_means_ns
-from steptime.model import Cause, Collective, Evidence, OpRoof, Straggler
+from steptime.model import Cause, Collective, Evidence, OpRoof
 
 #: Rows of one list that a finding shows.
 _MOST = 3
@@ -115,7 +115,7 @@ def _odd_rank(reading: Reading, slice_id: str) -> list[Evidence]:
     """Who held up the others with it; without a verdict the rank that spends most time in it, in its worst step."""
     named = [one for one in reading.report.stragglers if one.rank is not None and (one.leaf or "").startswith(slice_id)]
     if named:
-        return [_held_up(reading, one) for one in named[:_MOST]]
+        return [held_up(reading, one) for one in named[:_MOST]]
     means = rank_means_ns(reading, slice_id)
     if not means:
         return []
@@ -126,19 +126,6 @@ def _odd_rank(reading: Reading, slice_id: str) -> list[Evidence]:
     text = f"rank {odd} spends {time_text(means[odd])} a step in {slice_id}, the median rank"
     text += f" {time_text(median(means.values()))}; most of it in {most}"
     return [Evidence(text=text, rank=odd, step=worst.step, start_ns=worst.start_ns, dur_ns=worst.dur_ns)]
-
-
-def _held_up(reading: Reading, one: Straggler) -> Evidence:
-    """A verdict on one rank, and of its steps the one with most of what it was late with."""
-    each = time_text(one.lost_ns / max(len(one.steps), 1))
-    text = f"rank {one.rank} costs each other rank {each} a step, in {plural(len(one.steps), 'step')}"
-    text += f": {one.cause} ({one.leaf})"
-    own = [step for rank in reading.report.ranks if rank.rank == one.rank for step in rank.steps]
-    late = [step for step in own if step.step in one.steps]
-    worst = max(late, key=lambda step: step.leaves_ns.get(one.leaf or "", 0), default=None)
-    if worst is None:
-        return Evidence(text=text, rank=one.rank)
-    return Evidence(text=text, rank=one.rank, step=worst.step, start_ns=worst.start_ns, dur_ns=worst.dur_ns)
 
 
 def _slowest_step(reading: Reading) -> list[Evidence]:

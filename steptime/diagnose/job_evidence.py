@@ -71,16 +71,17 @@ def late_ranks(reading: Reading) -> list[Evidence]:
     if report.alignment is None:
         return []
     if report.stragglers:
-        return [_late(reading, one) for one in report.stragglers[:_MOST]]
+        return [held_up(reading, one) for one in report.stragglers[:_MOST]]
     if report.alignment.unjudged is not None:
         return [Evidence(text=f"nobody is named: {report.alignment.unjudged}")]
     return [Evidence(text="nobody is named: no rank is late again and again beyond what clocks and jitter explain")]
 
 
-def _late(reading: Reading, one: Straggler) -> Evidence:
+def held_up(reading: Reading, one: Straggler) -> Evidence:
+    """A verdict on who was late, and of the steps the one with most of what it was late with."""
     each = time_text(one.lost_ns / max(len(one.steps), 1))
-    where = f" ({one.leaf})" if one.leaf is not None and not one.leaf.endswith(f"/{one.cause}") else ""
-    text = f"{_who(one)}: {one.cause}{where}, costs each other rank {each} a step in {plural(len(one.steps), 'step')}"
+    text = f"{_who(one)} costs each other rank {each} a step, in {plural(len(one.steps), 'step')}: {one.cause}"
+    text += f" ({one.leaf})" if one.leaf is not None else ""
     step = _worst(reading, one)
     if step is None:
         return Evidence(text=text, rank=one.rank)

@@ -96,9 +96,9 @@ def test_late_ranks_are_named_with_their_causes() -> None:
     other = msgspec.structs.replace(slow, kind="jitter", rank=None, ranks=[], host=None, cause="gc", leaf="host/gc")
     seen = _seen(_job([slow, loader, other]), "wait-for-rank")
     assert [one.text for one in seen[:3]] == [
-        "rank 0: slower kernels (kernels/matmul), costs each other rank 25.0 ms a step in 2 steps",
-        "rank 2: data_loader, costs each other rank 50.0 ms a step in 1 step",
-        "a different rank each time: gc, costs each other rank 25.0 ms a step in 2 steps",
+        "rank 0 costs each other rank 25.0 ms a step, in 2 steps: slower kernels (kernels/matmul)",
+        "rank 2 costs each other rank 50.0 ms a step, in 1 step: data_loader (host/data_loader)",
+        "a different rank each time costs each other rank 25.0 ms a step, in 2 steps: gc (host/gc)",
     ]
     # Rank 0's steps are equal: the first of those in which it was late.
     assert (seen[0].rank, seen[0].step, seen[0].dur_ns) == (0, 6, 100 * MS)
