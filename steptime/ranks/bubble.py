@@ -234,17 +234,17 @@ def split_bubble(staged: Staged, alignment: Alignment, waits: Waits) -> Moved:
         (np.full_like(position, IMBALANCE), stage),
         (np.full_like(position, WAIT), staged.slow[waits.row, column]),
     )
-    rest = waits.ns
+    rest, start = waits.ns, waits.start_ns
     parts: list[Moved] = []
     for at, (leaf, whom) in enumerate(targets):
         most = np.where(column >= 0, staged.budget_ns[waits.row, column, at], 0)
         ns = _shared(rest, key, most)
-        rest = rest - ns
-        parts.append(Moved(waits.row, waits.match, waits.step, waits.leaf, ns, leaf, whom))
+        parts.append(Moved(waits.row, waits.match, waits.step, waits.leaf, start, ns, leaf, whom))
+        rest, start = rest - ns, start + ns
     own = pair & ((waits.origin == waits.late) | (waits.origin == NOBODY))
     last = np.where(own, UNSPLIT, WAIT)
     whom = np.where(own, stage, waits.origin)
-    parts.append(Moved(waits.row, waits.match, waits.step, waits.leaf, rest, last, whom))
+    parts.append(Moved(waits.row, waits.match, waits.step, waits.leaf, start, rest, last, whom))
     moved = Moved(*(np.concatenate([getattr(part, name) for part in parts]) for name in Moved.__struct_fields__))
     return moved.take(np.flatnonzero((moved.ns > 0) & (moved.whom != NOBODY)))
 

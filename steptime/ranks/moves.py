@@ -25,7 +25,8 @@ SKEW_TEXT = "recordings started at different times"
 class Moved(msgspec.Struct, frozen=True):
     """Waits that get a leaf of their own: w pieces ordered by row and time.
 
-    row, match, step, leaf int64 [w]: as in `Waits`; ns int64 [w]; to int64 [w]: leaf code; whom int64 [w]: the row
+    row, match, step, leaf int64 [w]: as in `Waits`; start_ns, ns int64 [w], on the row's own
+    clock; to int64 [w]: leaf code; whom int64 [w]: the row
     waited for, the stage where `to` is a bubble, `NOBODY` for capture skew.
     """
 
@@ -33,6 +34,7 @@ class Moved(msgspec.Struct, frozen=True):
     match: I64
     step: I64
     leaf: I64
+    start_ns: I64
     ns: I64
     to: I64
     whom: I64
@@ -40,6 +42,11 @@ class Moved(msgspec.Struct, frozen=True):
     def take(self, index: I64 | NDArray[np.bool_]) -> Moved:
         """Some of the pieces."""
         return Moved(*(getattr(self, name)[index] for name in self.__struct_fields__))
+
+    def named(self, ranks: I64) -> I64:
+        """Rank or stage waited for, int64 [w]; `ranks`: of each row of the job."""
+        result: I64 = np.where(self.to == WAIT, ranks[self.whom], self.whom)
+        return result
 
     def joined(self, others: Moved) -> Moved:
         """These and others."""
@@ -70,7 +77,7 @@ def plain_moves(waits: Waits) -> Moved:
     """Waits for ranks, and capture skew."""
     found = waits.take(waits.sure & (waits.skew | (waits.origin != NOBODY)))
     to, whom = np.where(found.skew, SKEW, WAIT), np.where(found.skew, NOBODY, found.origin)
-    return Moved(found.row, found.match, found.step, found.leaf, found.ns, to, whom)
+    return Moved(found.row, found.match, found.step, found.leaf, found.start_ns, found.ns, to, whom)
 
 
 def attribute_waits(rows: Sequence[Row], alignment: Alignment, moves: Moved | None = None) -> list[RowWaits]:
@@ -93,10 +100,8 @@ def _row_waits(row: Row, alignment: Alignment, moves: Moved, ranks: I64) -> RowW
     texts: dict[str, int] = {}
     label = _labels(instances, alignment, moves, texts)
     culprit = np.where(moves.to == WAIT, ranks[moves.whom], NOBODY)
-    said, which = np.unique(
-        np.stack([moves.to, np.where(moves.to == WAIT, culprit, moves.whom)]), axis=1, return_inverse=True
-    )
-    spoken = [_said(to, whom) for to, whom in said.T.tolist()]
+    named, which = np.unique(np.stack([moves.to, moves.named(ranks)]), axis=1, return_inverse=True)
+    spoken = [said(to, whom) for to, whom in named.T.tolist()]
     text = np.array([texts.setdefault(one, len(texts)) for one in spoken], np.int64)[which.ravel()]
     keys = np.stack([moves.step, moves.leaf, label, text, moves.to, culprit])
     distinct, which = np.unique(keys, axis=1, return_inverse=True)
@@ -108,7 +113,7 @@ def _row_waits(row: Row, alignment: Alignment, moves: Moved, ranks: I64) -> RowW
     return RowWaits(step, leaf, label, text, to, ns, count, culprit, list(texts))
 
 
-def _said(to: int, whom: int) -> str:
+def said(to: int, whom: int) -> str:
     """How the ledger names what was waited for."""
     if to == SKEW:
         return SKEW_TEXT

@@ -11,11 +11,14 @@ from steptime import model
 from steptime.ranks.alignment import Alignment, align
 from steptime.ranks.bubble import find_pipeline, slow_messages, split_bubble, through_pipeline
 from steptime.ranks.counted import Row
-from steptime.ranks.moves import attribute_waits, plain_moves, with_waits
+from steptime.ranks.moves import Moved, RowWaits, attribute_waits, plain_moves, with_waits
 from steptime.ranks.pipelines import pipeline_report, why_unknown
+from steptime.ranks.repaint import repaint
 from steptime.ranks.stages import read_messages
 from steptime.ranks.stragglers import Pipes, verdicts, why_unjudged
 from steptime.ranks.waits import Waits, find_waits
+from steptime.timeline.summary import DeviceTimeline
+from steptime.trace.events import I64
 
 
 class Together(msgspec.Struct, frozen=True):
@@ -64,9 +67,10 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
         waits = msgspec.structs.replace(waits, alone_ns=np.where(staged.between, 0, waits.alone_ns))
     else:
         moves = plain_moves(waits)
+    ranks = np.array([row.rank for row in rows], np.int64)
     moved = [
-        msgspec.structs.replace(row, timeline=with_waits(row.timeline, own))
-        for row, own in zip(rows, attribute_waits(rows, alignment, moves), strict=True)
+        msgspec.structs.replace(row, timeline=_moved(row, own, moves.take(moves.row == at), ranks))
+        for at, (row, own) in enumerate(zip(rows, attribute_waits(rows, alignment, moves), strict=True))
     ]
     error_ns = {row.rank: int(error) for row, error in zip(rows, alignment.error_ns.tolist(), strict=True)}
     return Together(
@@ -86,6 +90,11 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
         bubble_unknown=why_unknown(rows, staged, matched=bool(alignment.collectives.matches.pair.any())),
         seen=(alignment, waits if staged is None else waits.take(~staged.between)),
     )
+
+
+def _moved(row: Row, waits: RowWaits, moves: Moved, ranks: I64) -> DeviceTimeline:
+    timeline = with_waits(row.timeline, waits)
+    return msgspec.structs.replace(timeline, pictures=[repaint(one, moves, ranks) for one in timeline.pictures])
 
 
 def with_ranks(report: model.Report, ranks: Together) -> model.Report:
