@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.ranks.counted import Row
-from steptime.ranks.sequences import NO_STEP, NOWHERE, Beat, place
+from steptime.ranks.sequences import NO_STEP, NOWHERE, Beat, host_turns, place
 from steptime.taxonomy import LEAF_CODE, LEAVES
 from steptime.timeline.instances import UNKNOWN_GROUP, Group
 from steptime.trace.events import I64
@@ -109,7 +109,10 @@ class Matches(msgspec.Struct, frozen=True):
 
 
 class _Entries(msgspec.Struct, frozen=True):
-    """All communication of the job in columns, int64 [n]; `low` and `high` are the two ranks of a message, else -1."""
+    """All communication of the job in columns, int64 [n].
+
+    sender, receiver: the ranks of a message, else -1; turn: `host_turns`, `NOWHERE` where it is not used.
+    """
 
     row: I64
     instance: I64
@@ -118,8 +121,9 @@ class _Entries(msgspec.Struct, frozen=True):
     leaf: I64
     elements: I64
     seq: I64
-    low: I64
-    high: I64
+    sender: I64
+    receiver: I64
+    turn: I64
     step: I64
     group: I64
 
@@ -220,6 +224,7 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
     leaf = instances.leaf.astype(np.int64)
     peer = _global_peers(row, instances.group.astype(np.int64), np.where(leaf == P2P, instances.peer, -1))
     own = np.where(peer >= 0, row.rank, -1)
+    step = np.array([*numbers, NO_STEP], np.int64)[instances.step]
     return _Entries(
         row=np.full(len(leaf), at, np.int64),
         instance=np.arange(len(leaf), dtype=np.int64),
@@ -228,9 +233,10 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
         leaf=leaf,
         elements=instances.elements,
         seq=instances.seq,
-        low=np.minimum(peer, own),
-        high=np.maximum(peer, own),
-        step=np.array([*numbers, NO_STEP], np.int64)[instances.step],
+        sender=np.where(instances.sends, own, peer),
+        receiver=np.where(instances.sends, peer, own),
+        turn=host_turns(peer, instances.sends, step) if row.timeline.device is None else np.full(len(leaf), NOWHERE),
+        step=step,
         group=of_group[instances.group],
     )
 
@@ -266,14 +272,17 @@ def _global_peers(row: Row, group: I64, peer: I64) -> I64:
 
 
 def _sizes(rows: Sequence[Row], members: list[JobGroup], entries: _Entries) -> I64:
-    """Members that each group should have, int64; without metadata all ranks of the job, -1 if that is unknown."""
+    """Members that each group should have, int64; without metadata all ranks of the job, -1 if that is unknown.
+
+    Of no size is what may have been in any of several groups.
+    """
     worlds = [row.file.meta.world_size for row in rows if row.file.meta.world_size is not None]
     world = max(worlds) if worlds else -1
     sizes = []
     for group in members:
         if group.ranks is not None:
             sizes.append(len(group.ranks))
-        elif group.size > 0:
+        elif group.size >= 0:
             sizes.append(group.size)
         else:
             sizes.append(world)
@@ -288,10 +297,10 @@ def _sizes(rows: Sequence[Row], members: list[JobGroup], entries: _Entries) -> I
 
 def _keys(entries: _Entries) -> tuple[I64, I64]:
     """What the members of one collective have in common, as one number, and how they are told apart further."""
-    how = np.where(entries.low >= 0, _BY_PEER, np.where(entries.seq >= 0, _BY_SEQ, _BY_ORDER))
+    how = np.where(entries.sender >= 0, _BY_PEER, np.where(entries.seq >= 0, _BY_SEQ, _BY_ORDER))
     kind = np.where(entries.leaf == ALL_TO_ALL, -1, entries.elements)
-    a = np.choose(how, [entries.seq, entries.leaf, entries.low])
-    b = np.choose(how, [np.full_like(kind, -1), kind, entries.high])
+    a = np.choose(how, [entries.seq, entries.leaf, entries.sender])
+    b = np.choose(how, [np.full_like(kind, -1), kind, entries.receiver])
     key = np.stack([entries.group, how, a, b])
     if not key.shape[1]:
         return np.empty(0, np.int64), how
@@ -316,9 +325,11 @@ def _indices(entries: _Entries, key: I64, how: I64) -> I64:
     index: I64 = np.arange(len(key)) - first[run]
     nameless = (entries.leaf == P2P) & (how == _BY_ORDER)
     index[nameless] = NOWHERE
+    counted = entries.turn != NOWHERE
+    index[counted] = entries.turn[counted]
     heads = first[:-1]
     start = np.append(0, np.cumsum(_grouped(key[heads])[1]))
-    ordered = (how != _BY_SEQ) & ~nameless
+    ordered = (how != _BY_SEQ) & ~nameless & ~counted
     for low, high in zip(start[:-1].tolist(), start[1:].tolist(), strict=True):
         if high - low < 2 or not ordered[heads[low]]:
             continue

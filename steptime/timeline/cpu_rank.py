@@ -5,7 +5,7 @@ Windows run from host mark to host mark. At each instant the first of these that
 (`gloo:*`, `mpi:*`, on any thread: they run on workers); else the time between ops.
 
 DESIGN calls compute "leaf cpu_ops". A matmul's own time is the self time of `aten::addmm`, which has small children, so
-here every op counts and the innermost owns; ops of `c10d` only enqueue and are not compute.
+here every op counts and the innermost owns; ops of `c10d` only enqueue or wait and are not compute.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 
 from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.host import LAUNCH_BOUND, PYTHON, SYNC
-from steptime.timeline.instances import Instances, host_collectives, host_instances
+from steptime.timeline.host_messages import host_calls
+from steptime.timeline.instances import Instances, host_groups, host_instances
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
 from steptime.timeline.ledger import Ints, LedgerWriter
 from steptime.timeline.partition import DeviceSplit, FileContext
@@ -23,6 +24,7 @@ from steptime.timeline.work import Ops
 from steptime.trace.events import I64, Category, EventTable
 from steptime.trace.kernels import cpu_op_leaf
 
+_COMMUNICATES = ("c10d::", "_c10d_functional", "c10d_functional::", "record_param_comms")
 _RECOMPUTE = LEAF_CODE["recompute/recompute"]
 
 
@@ -76,8 +78,8 @@ def _take_known_causes(account: _Account) -> None:
 
 
 def _is_enqueue(table: EventTable) -> I64:
-    """1 for names of ops that only enqueue communication."""
-    return np.array([name.startswith(("c10d::", "record_param_comms")) for name in table.names], np.int64)
+    """1 for names of ops that only enqueue communication or wait for it."""
+    return np.array([name.startswith(_COMMUNICATES) for name in table.names], np.int64)
 
 
 def _take_ops(account: _Account, ops: Ops) -> None:
@@ -112,17 +114,21 @@ def _take_ops(account: _Account, ops: Ops) -> None:
 def _take_collectives(account: _Account) -> Instances:
     context = account.context
     table = context.table
-    rows, kinds = host_collectives(table)
+    calls = host_calls(table)
+    rows, kinds = calls.row, calls.kinds
     end = table.start_ns[rows] + table.dur_ns[rows]
     leaf = np.array([LEAF_CODE[f"exposed_comm/{kind}"] for kind in kinds], np.int64)
-    what = np.array([context.labels.text(kind) for kind in kinds], np.int64)
+    groups, group = host_groups(calls)
+    names = [one.description if one.description not in ("", "undefined") else one.name for one in groups]
+    texts = [f"{kind} ({names[at]})" if names[at] else kind for kind, at in zip(kinds, group.tolist(), strict=True)]
+    what = np.array([context.labels.text(text) for text in texts], np.int64)
     none = np.full(len(rows), -1)
     exposed = account.take(first_started(Spans(table.start_ns[rows], end)), leaf, what, none)
     at = np.searchsorted(account.bounds, table.start_ns[rows], side="right") - 1
     inside = np.flatnonzero((at >= 0) & (at < len(account.bounds) - 1))
     occurs = (np.ones(len(inside), np.int64), table.dur_ns[rows][inside])
     account.writer.put((at[inside], leaf[inside], what[inside], none[inside]), np.zeros(len(inside), np.int64), occurs)
-    return host_instances(table, rows, leaf.astype(np.int16), exposed, account.bounds)
+    return host_instances(table, calls, leaf.astype(np.int16), exposed, account.bounds)
 
 
 def _take_rest(account: _Account) -> None:

@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from steptime.timeline.host_messages import HostCalls
 from steptime.timeline.intervals import Pieces
 from steptime.timeline.links import Activities
 from steptime.timeline.work import COMMUNICATION, Work
-from steptime.trace.collectives import collective_leaf, is_host_communication
-from steptime.trace.events import I32, I64, Category, CollectiveArgs, EventTable
+from steptime.trace.events import I32, I64, CollectiveArgs, EventTable
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -25,13 +25,17 @@ class Group(msgspec.Struct, frozen=True):
 #: Group of collectives without metadata.
 UNKNOWN_GROUP = Group("", "", -1, None)
 
+#: Group of host communication that may have been in any of several of the rank's groups: of no known size.
+SEVERAL_GROUPS = Group("", "one of several groups", 0, None)
+
 
 class Instances(msgspec.Struct, frozen=True):
     """n communication activities of one device (or of a rank without one), sorted by start.
 
     start_ns, end_ns int64 [n] on the rank's own clock; leaf int16 [n]: code of the kind; group int32 [n] into
     `groups`; seq, elements int64 [n], -1 if not recorded (elements: input elements); peer int64 [n]: the other rank of
-    a send or receive, -1; stream int64 [n]; step int32 [n]: index of the step in which it starts, -1 outside.
+    a send or receive, -1; sends bool [n]: whether this rank sends; stream int64 [n]; step int32 [n]: index of the step
+    in which it starts, -1 outside.
 
     exposed_start, exposed_end int64 [e]: the parts that the rank's ledger counts as exposed, disjoint, in time order;
     exposed_of int64 [e]: index of the instance; exposed_step int32 [e].
@@ -44,6 +48,7 @@ class Instances(msgspec.Struct, frozen=True):
     seq: I64
     elements: I64
     peer: I64
+    sends: NDArray[np.bool_]
     stream: I64
     step: I32
     groups: list[Group]
@@ -73,6 +78,7 @@ def device_instances(
         seq=_field(table, meta, "seq"),
         elements=_field(table, meta, "in_elements"),
         peer=np.maximum(_field(table, meta, "src_rank"), _field(table, meta, "dst_rank")),
+        sends=_field(table, meta, "dst_rank") >= 0,
         stream=work.stream[rows],
         step=_step(work.start_ns[rows], bounds),
         groups=groups,
@@ -83,21 +89,35 @@ def device_instances(
     )
 
 
-def host_instances(table: EventTable, rows: I64, leaf: NDArray[np.int16], exposed: Pieces, bounds: I64) -> Instances:
-    """Collectives of a rank without a device (`gloo:*`): `rows` sorted by start, `exposed.source` indexes them."""
+def host_groups(calls: HostCalls) -> tuple[list[Group], I32]:
+    """Groups of host communication, and which of them each call was in, int32 [n]."""
+    groups = [UNKNOWN_GROUP, *(Group(one.name, one.description, len(one.ranks), one.ranks) for one in calls.groups)]
+    if calls.groups:
+        groups.append(SEVERAL_GROUPS)
+    message = np.array([kind == "p2p_transfer" for kind in calls.kinds], np.bool_)
+    of_message, of_other = (at + 1 if at >= 0 else len(groups) - 1 for at in (calls.message_group, calls.group))
+    return groups, np.where(message, of_message, of_other).astype(np.int32)
+
+
+def host_instances(
+    table: EventTable, calls: HostCalls, leaf: NDArray[np.int16], exposed: Pieces, bounds: I64
+) -> Instances:
+    """Communication of a rank without a device; `exposed.source` indexes `calls`."""
+    rows = calls.row
     count = len(rows)
-    none = np.full(count, -1, np.int64)
+    groups, group = host_groups(calls)
     return Instances(
         start_ns=table.start_ns[rows],
         end_ns=table.start_ns[rows] + table.dur_ns[rows],
         leaf=leaf,
-        group=np.zeros(count, np.int32),
-        seq=none,
-        elements=_host_elements(table, rows),
-        peer=none,
-        stream=none,
+        group=group,
+        seq=np.full(count, -1, np.int64),
+        elements=calls.elements,
+        peer=calls.peer,
+        sends=calls.sends,
+        stream=np.full(count, -1, np.int64),
         step=_step(table.start_ns[rows], bounds),
-        groups=[UNKNOWN_GROUP],
+        groups=groups,
         exposed_start=exposed.start,
         exposed_end=exposed.end,
         exposed_of=exposed.source,
@@ -136,34 +156,3 @@ def _ranks(args: CollectiveArgs) -> tuple[int, ...] | None:
     except (msgspec.DecodeError, msgspec.ValidationError):
         return None
     return tuple(sorted(ranks)) if args.group_size in (-1, len(ranks)) else None
-
-
-def _host_elements(table: EventTable, rows: I64) -> I64:
-    """Elements of the first tensor of each host collective, from its recorded shape."""
-    shapes = np.full(len(table.start_ns), -1, np.int64)
-    shapes[table.ops.row] = table.ops.shapes
-    used, which = np.unique(shapes[rows], return_inverse=True)
-    sizes = [_first_size(table.texts[text]) if text >= 0 else -1 for text in used.tolist()]
-    return np.array(sizes, np.int64)[which.ravel()] if len(sizes) else np.empty(0, np.int64)
-
-
-def _first_size(shapes: str) -> int:
-    try:
-        found = msgspec.json.decode(shapes)
-        while found and isinstance(found[0], list) and found[0] and isinstance(found[0][0], list):
-            found = found[0]
-        return int(np.prod(found[0])) if found and found[0] else -1
-    except (msgspec.DecodeError, TypeError, ValueError):
-        return -1
-
-
-def host_collectives(table: EventTable) -> tuple[I64, list[str]]:
-    """Rows of host collectives in time order, with the leaf id of each."""
-    spans = np.array([is_host_communication(name) for name in table.names], np.bool_)
-    rows = table.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[spans[table.name[rows]]]
-    rows = rows[np.argsort(table.start_ns[rows], kind="stable")]
-    kind_of = {
-        name: collective_leaf(table.names[name]) or "other_comm" for name in np.unique(table.name[rows]).tolist()
-    }
-    return rows, [kind_of[name] for name in table.name[rows].tolist()]

@@ -217,6 +217,7 @@ def _instances(job: Job, rank: int, one: _Rank, start: I64, end: I64) -> Instanc
         seq=seq if job.seq else none,
         elements=np.array([{"tp": 1000, "dp": 5000}.get(kind, 3000) for kind in one.kind], np.int64),
         peer=none,
+        sends=np.zeros(count, np.bool_),
         stream=np.full(count, 20, np.int64),
         step=np.array(one.step, np.int32),
         groups=[Group("", "", -1, None), dp, tp],
