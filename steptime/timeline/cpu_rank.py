@@ -10,11 +10,14 @@ here every op counts and the innermost owns; ops of `c10d` only enqueue or wait 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.host import LAUNCH_BOUND, PYTHON, SYNC
-from steptime.timeline.host_messages import host_calls
+from steptime.timeline.host_messages import HostCalls, host_calls
 from steptime.timeline.instances import Instances, host_groups, host_instances
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
 from steptime.timeline.ledger import Ints, LedgerWriter
@@ -28,6 +31,9 @@ _COMMUNICATES = ("c10d::", "_c10d_functional", "c10d_functional::", "record_para
 _RECOMPUTE = LEAF_CODE["recompute/recompute"]
 
 
+Occurs = Callable[[Pieces], tuple[I64, I64]]
+
+
 class _Account:
     """Gives out time, first come first served, and writes what each taker got."""
 
@@ -37,15 +43,16 @@ class _Account:
         self.taken = Spans(np.empty(0, np.int64), np.empty(0, np.int64))
         self.writer = LedgerWriter()
 
-    def take(self, parts: Pieces, leaf: Ints, what: Ints, where: Ints) -> Pieces:
+    def take(self, parts: Pieces, leaf: Ints, what: Ints, where: Ints, occurs: Occurs | None = None) -> Pieces:
         """Charge disjoint parts, as far as nobody took them, to leaf, what and where of their `source`.
 
-        Returns what was charged.
+        occurs: count and length of the pieces that are charged; without it each counts once. Returns those pieces.
         """
         free = subtract(Spans(parts.start, parts.end), self.taken)
         pieces, step = cut(Pieces(free.start, free.end, parts.source[free.source]), self.bounds)
         at = pieces.source
-        self.writer.put((step, leaf[at], what[at], where[at]), pieces.end - pieces.start)
+        counted = occurs(pieces) if occurs is not None else None
+        self.writer.put((step, leaf[at], what[at], where[at]), pieces.end - pieces.start, counted)
         self.taken = union(
             Spans(np.concatenate([self.taken.start, parts.start]), np.concatenate([self.taken.end, parts.end]))
         )
@@ -108,7 +115,37 @@ def _take_ops(account: _Account, ops: Ops) -> None:
         leaf[context.threads.inside(ops.recompute_rows, tracks, times)] = _RECOMPUTE
         what = context.labels.names(table.names, table.name[row])
         parts = Pieces(times, edges[1:][index], np.arange(len(index)))
-        account.take(parts, leaf, what, np.full(len(index), -1))
+        begins = table.start_ns[row]
+        account.take(parts, leaf, what, np.full(len(index), -1), partial(_begun, begins))
+
+
+def _begun(begins: I64, pieces: Pieces) -> tuple[I64, I64]:
+    """An op counts where it begins, and is as long as what it owns itself. begins int64: start of each source's op."""
+    return (pieces.start == begins[pieces.source]).astype(np.int64), pieces.end - pieces.start
+
+
+def _uncounted(pieces: Pieces) -> tuple[I64, I64]:
+    none = np.zeros(len(pieces.start), np.int64)
+    return none, none
+
+
+def _blocked(table: EventTable, calls: HostCalls, training: list[int], taken: Spans) -> Spans:
+    """The part of each call in which it may block a training thread, in the order of `calls`.
+
+    Workers do collectives while the thread goes on. A message's span stands on the thread that asked for it and ends
+    when that thread has waited for it: only the time since the thread's last op, and since the end of an earlier wait,
+    can be a wait. taken: what the ops of the training threads own, disjoint.
+    """
+    start, end = table.start_ns[calls.row].copy(), table.end_ns[calls.row]
+    waits = np.flatnonzero((np.array(calls.kinds) == "p2p_transfer") & np.isin(table.track[calls.row], training))
+    waits = waits[np.argsort(end[waits], kind="stable")]
+    edges = np.append(np.iinfo(np.int64).min, taken.end)
+    free_since = edges[np.searchsorted(taken.end, end[waits], side="right")]
+    busy = np.append(taken.start, np.iinfo(np.int64).max)[np.searchsorted(taken.end, end[waits], side="right")]
+    previous = np.append(np.iinfo(np.int64).min, end[waits][:-1])
+    start[waits] = np.maximum(start[waits], np.maximum(free_since, previous))
+    start[waits] = np.where(busy < end[waits], end[waits], start[waits])
+    return Spans(start, end)
 
 
 def _take_collectives(account: _Account) -> Instances:
@@ -116,14 +153,16 @@ def _take_collectives(account: _Account) -> Instances:
     table = context.table
     calls = host_calls(table)
     rows, kinds = calls.row, calls.kinds
-    end = table.start_ns[rows] + table.dur_ns[rows]
     leaf = np.array([LEAF_CODE[f"exposed_comm/{kind}"] for kind in kinds], np.int64)
     groups, group = host_groups(calls)
     names = [one.description if one.description not in ("", "undefined") else one.name for one in groups]
     texts = [f"{kind} ({names[at]})" if names[at] else kind for kind, at in zip(kinds, group.tolist(), strict=True)]
     what = np.array([context.labels.text(text) for text in texts], np.int64)
     none = np.full(len(rows), -1)
-    exposed = account.take(first_started(Spans(table.start_ns[rows], end)), leaf, what, none)
+    spans = _blocked(table, calls, context.state.training, account.taken)
+    order = np.argsort(spans.start, kind="stable")
+    parts = first_started(Spans(spans.start[order], spans.end[order]))
+    exposed = account.take(Pieces(parts.start, parts.end, order[parts.source]), leaf, what, none, _uncounted)
     at = np.searchsorted(account.bounds, table.start_ns[rows], side="right") - 1
     inside = np.flatnonzero((at >= 0) & (at < len(account.bounds) - 1))
     occurs = (np.ones(len(inside), np.int64), table.dur_ns[rows][inside])
