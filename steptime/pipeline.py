@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from steptime.diagnose.findings import diagnose
 from steptime.errors import StepTimeError, TraceError
 from steptime.model import Input, Report, Tool
+from steptime.ranks.bandwidth import with_bandwidth
 from steptime.ranks.counted import Counted, Row, count_steps
 from steptime.ranks.job import Tables, job_facts, job_totals, other_steps, pictures, rank_rows
-from steptime.ranks.together import together, with_ranks
+from steptime.ranks.together import Together, together, with_ranks
 from steptime.roofline.ceilings import roof_rows
 from steptime.roofline.pricing import RooflinePricing
 from steptime.roofline.totals import with_utilization
@@ -74,8 +75,9 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     ranks = together(rows, assignment.world_size)
     counted = count_steps(ranks.rows, options.steps)
     notes = [*found.skipped, *refused, *ranks.notes]
-    report = _report(counted, assignment, files, notes, options, ranks.alignment is not None)
+    report = _report(counted, assignment, files, notes, options, ranks)
     report = with_ranks(report, ranks)
+    report = with_bandwidth(report, counted, ranks.seen, options.pricing.roof(_device(counted)).link_bytes_per_s)
     return diagnose(report, [Path(folder) for folder in options.rules])
 
 
@@ -153,7 +155,7 @@ def _report(
     files: list[FileSummary],
     notes: list[str],
     options: Options,
-    aligned: bool,
+    ranks: Together,
 ) -> Report:
     from steptime import __version__
 
@@ -162,7 +164,8 @@ def _report(
     useful = utilization(pairs, roof, options.model, assignment.world_size or len(counted.rows))
     counted = counted.with_timelines(useful.timelines)
     rows = roof_rows(pairs, roof)
-    job = with_utilization(job_totals(counted, assignment.world_size, aligned), useful, roof, rows)
+    totals = job_totals(counted, assignment.world_size, ranks.alignment is not None, ranks.bubble_unknown)
+    job = with_utilization(totals, useful, roof, rows)
     tables = Tables(counted, job.total_ns)
     warnings = [*useful.warnings, *assignment.warnings, *notes, *counted.notes]
     contention_ns = sum(file.unmeasurable_contention_ns for file in files)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from statistics import median
 
+from steptime.diagnose.link_metrics import bandwidth_text, link_evidence
 from steptime.diagnose.metrics import METRICS
 from steptime.diagnose.reading import Reading, Value
 from steptime.diagnose.roof_metrics import has_check, leaf_of
@@ -33,6 +34,7 @@ def evidence_of(rule: Rule, reading: Reading, values: Mapping[str, Value]) -> li
     found += [item for kind in shown.collectives for item in _collectives(reading, kind)]
     found += [item for slice_id in shown.ranks for item in _odd_rank(reading, slice_id)]
     found += _slowest_step(reading) if shown.steps else []
+    found += link_evidence(reading.report, shown.links)
     if all(item.rank is None for item in found):
         found += _largest_leaf(rule, reading, values)
     return found
@@ -95,6 +97,8 @@ def _collective(reading: Reading, one: Collective) -> Evidence:
     group = f" ({one.group})" if one.group else ""
     text = f"{one.kind}{group}: {plural(one.count, 'collective')}, {time_text(one.dur_ns / max(one.count, 1))} each"
     text += f", {time_text(one.exposed_ns / max(reading.rank_steps, 1))} a step exposed"
+    bandwidth = bandwidth_text(one)
+    text += f"; {bandwidth}" if bandwidth else ""
     leaf, what = f"exposed_comm/{one.kind}", f"{one.kind}{group}"
     event = next((cause.where for _, cause in reading.causes(leaf) if cause.what == what), None)
     return _placed(reading, text, leaf, event, what)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from steptime.diagnose.cause_metrics import CAUSE_METRICS
+from steptime.diagnose.link_metrics import LINK_METRICS
 from steptime.diagnose.reading import Metric, Part, Reading, Value, unknown
 from steptime.diagnose.roof_metrics import ROOF_METRICS
 from steptime.diagnose.time_metrics import TIME_METRICS
@@ -25,7 +26,8 @@ class Fact(NamedTuple):
 
 
 _NO_MEMORY_EVENTS = "the traces hold no [memory] events (profile_memory=True)"
-_NO_SIZES = "the traces do not say how large the collectives are"
+_NO_TRANSFER = "no collective of 16 MiB or more, with size and members recorded, ran without other communication"
+_NO_GROUPS = "no two groups of one kind moved equal bytes alone, with sizes and all their members recorded"
 
 #: Totals are over the counted steps of all ranks; extremes are over ranks.
 FACTS: tuple[Fact, ...] = (
@@ -52,14 +54,16 @@ FACTS: tuple[Fact, ...] = (
     Fact(
         "collectives.bus_bytes_per_s",
         "bytes/s",
-        "Median bus bandwidth of collectives of at least 64 MiB that ran alone.",
-        _NO_SIZES,
+        "Bus bandwidth of collectives of at least 16 MiB beside which no other communication ran, from the last arrival"
+        " on: the median byte's of each kind and group, the slowest of these.",
+        _NO_TRANSFER,
     ),
     Fact(
         "collectives.slowest_group_ratio",
         "ratio",
-        "Transfer time a byte in the slowest group over the median group of the same kind.",
-        _NO_SIZES,
+        "Transfer time in the slowest group over the median of the others of its kind, size and spread over hosts, at"
+        " equal bytes; 1 if no group is slower by more than clocks and ends differ.",
+        _NO_GROUPS,
     ),
     Fact("kernels.mean_ns", "ns", "Mean length of a kernel.", "the kernels were not all counted"),
     Fact("kernels.per_step", "count", "Kernels a rank and step.", "the kernels were not all counted"),
@@ -200,7 +204,7 @@ def _table(*groups: tuple[Metric, ...]) -> dict[str, Metric]:
     return table
 
 
-METRICS: dict[str, Metric] = _table(TIME_METRICS, CAUSE_METRICS, ROOF_METRICS, FACT_METRICS)
+METRICS: dict[str, Metric] = _table(TIME_METRICS, CAUSE_METRICS, ROOF_METRICS, LINK_METRICS, FACT_METRICS)
 
 
 def measure(report: Report) -> dict[str, Value]:

@@ -68,7 +68,8 @@ class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     metrics: numbers to print. causes: leaves whose costliest causes are shown, those that match the regular expression
     `named`. roofline: checks whose costliest ops are shown. collectives: kinds. ranks: slices, for each the rank that
-    spends most time in it. steps: the slowest counted step.
+    spends most time in it. steps: the slowest counted step. links: ``slowest``, the collectives with the least bus
+    bandwidth, or ``slow groups``, those slower than their like, and what they have in common.
     """
 
     metrics: list[str] = []
@@ -78,6 +79,7 @@ class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     collectives: list[str] = []
     ranks: list[str] = []
     steps: bool = False
+    links: Literal["", "slowest", "slow groups"] = ""
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

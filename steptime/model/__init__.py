@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from steptime.model.findings import ChecklistItem, Evidence, Finding
 from steptime.model.inputs import Input, Quality, Tool
-from steptime.model.job import Cause, Collective, Job, Kernel, LeafTotal, OpRoof, SliceTotal, Spread
+from steptime.model.job import Cause, Collective, Job, Kernel, LeafTotal, OpRoof, SliceTotal, SlowGroup, Spread
 from steptime.model.ranks import Alignment, Pipeline, PipelineActions, Straggler
 from steptime.model.report import SCHEMA_VERSION, Report
 from steptime.model.steps import OtherStep, RankSteps, StepTime, StepTimeline
@@ -34,6 +34,7 @@ __all__ = [
     "Report",
     "SCHEMA_VERSION",
     "SliceTotal",
+    "SlowGroup",
     "Spread",
     "StepTime",
     "StepTimeline",

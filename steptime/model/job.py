@@ -123,11 +123,45 @@ class OpRoof(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
+class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group that needs longer than the others of its kind for equal bytes, waits excluded.
+
+    ranks: its members; hosts: where they are, empty if not recorded. ratio: its transfer time over the median of the
+    `compared` other groups of the same size and spread over hosts; lost_ns: what of its members' exposed time that
+    makes, over the counted steps.
+    """
+
+    ranks: list[int]
+    hosts: list[str]
+    ratio: float
+    compared: int
+    lost_ns: int
+
+
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
-    """Collectives of one kind and group, over the counted steps. `exposed_ns` is the part that no compute hides."""
+    """Collectives of one kind and group name, over the counted steps. `exposed_ns` is the part that no compute hides.
+
+    What only several ranks' files tell, None where they don't: wait_ns was exposed too, but stands in the rows of late
+    ranks. Of `measured` collectives (counted once, not once a rank) with `members` ranks each: bytes, their messages as
+    NCCL's tests count them; transfer_ns, from the last arrival on; algorithm_bytes_per_s = bytes / transfer_ns;
+    bus_bytes_per_s: the same by what each rank must send. link_share: of that, over all links of a GPU in one
+    direction; None where the group spans hosts or no such rate is known. large_bus_bytes_per_s: of those of 16 MiB or
+    more beside which no other communication ran, the median byte's. why: what is missing, where they are None.
+    """
 
     kind: str
     group: str | None
     count: int
     dur_ns: int
     exposed_ns: int
+    wait_ns: int | None = None
+    measured: int = 0
+    members: int | None = None
+    bytes: int | None = None
+    transfer_ns: int | None = None
+    algorithm_bytes_per_s: float | None = None
+    bus_bytes_per_s: float | None = None
+    link_share: float | None = None
+    large_bus_bytes_per_s: float | None = None
+    slow_groups: list[SlowGroup] = []
+    why: str | None = None

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from steptime.ranks.alignment import NOBODY, Alignment
 from steptime.ranks.collectives import numbered
 from steptime.ranks.counted import Row
+from steptime.ranks.moves import Moved
 from steptime.ranks.waits import Exposed, Waits, unrecorded_waits
 from steptime.trace.events import I64
 
@@ -44,14 +45,18 @@ class Blame(msgspec.Struct, frozen=True):
     links: list[tuple[int, ...]]
 
 
-def blame_ranks(rows: Sequence[Row], alignment: Alignment, waits: Waits) -> Blame:
-    """By single rows."""
-    numbers, at = _steps(rows, alignment)
+def blame_ranks(rows: Sequence[Row], alignment: Alignment, waits: Waits, messages: Moved | None = None) -> Blame:
+    """By single rows. `messages`: waits in messages that a slow row explains, see `bubble`."""
+    numbers, at = job_steps(rows, alignment)
     chosen = waits.take(~waits.skew & (waits.origin != NOBODY) & ~alignment.collectives.matches.pair[waits.match])
     lost = np.zeros((len(rows), len(numbers)))
     step = column_of(rows, at)[chosen.row, chosen.step]
     inside = step >= 0
     np.add.at(lost, (chosen.origin[inside], step[inside]), chosen.alone_ns[inside])
+    if messages is not None:
+        step = column_of(rows, at)[messages.row, messages.step]
+        inside = step >= 0
+        np.add.at(lost, (messages.whom[inside], step[inside]), messages.ns[inside])
     present = max(_present(alignment, len(rows)) - 1, 1)
     lost /= present
     passed = np.zeros((len(rows), len(rows)))
@@ -104,7 +109,7 @@ def blame_hosts(rows: Sequence[Row], alignment: Alignment, waits: Waits) -> Blam
     if len(known) < 2 or "" in known:
         return None
     host = np.array([known.index(name) for name in names], np.int64)
-    numbers, at = _steps(rows, alignment)
+    numbers, at = job_steps(rows, alignment)
     others, all_here = _host_arrivals(alignment, host)
     chosen = waits.take(~waits.skew & (waits.origin != NOBODY) & ~alignment.collectives.matches.pair[waits.match])
     clocks = alignment.clocks
@@ -143,7 +148,7 @@ def _host_arrivals(alignment: Alignment, host: I64) -> tuple[I64, I64]:
     return np.maximum.reduceat(others, head), np.minimum.reduceat(own, head)
 
 
-def _steps(rows: Sequence[Row], alignment: Alignment) -> tuple[list[tuple[int, int]], I64]:
+def job_steps(rows: Sequence[Row], alignment: Alignment) -> tuple[list[tuple[int, int]], I64]:
     """Steps of the job, and where each row has them: by number, or (numbers that mean nothing) by time."""
     if all(numbered(row) for row in rows):
         numbers = sorted({(row.capture, step.step) for row in rows for step in row.timeline.steps})

@@ -50,7 +50,8 @@ class Matches(msgspec.Struct, frozen=True):
     """g matched collectives with k members in all, sorted by match, then row; a few have one member, see `matched`.
 
     match, row, instance, start_ns, end_ns int64 [k], times on the row's own clock. Per match: first int64 [g+1], where
-    its members begin; leaf, elements (-1 unknown or unequal), group (into `groups`), expected (members it should have,
+    its members begin; leaf, elements, bytes (-1 unknown or unequal), group (into
+    `groups`), expected (members it should have,
     -1 unknown) int64 [g]; barrier bool [g]; pair bool [g]: a message between two ranks.
 
     matched, unmatched, refused: communication activities of groups with more than one member, by what became of them.
@@ -64,6 +65,7 @@ class Matches(msgspec.Struct, frozen=True):
     first: I64
     leaf: I64
     elements: I64
+    bytes: I64
     group: I64
     expected: I64
     barrier: Mask
@@ -95,7 +97,7 @@ class Matches(msgspec.Struct, frozen=True):
             return self
         members = ~bad[self.match]
         by_member = ("row", "instance", "start_ns", "end_ns")
-        by_match = ("leaf", "elements", "group", "expected", "barrier", "pair")
+        by_match = ("leaf", "elements", "bytes", "group", "expected", "barrier", "pair")
         counts = np.diff(self.first)
         kept: Matches = msgspec.structs.replace(
             self,
@@ -120,6 +122,7 @@ class _Entries(msgspec.Struct, frozen=True):
     end_ns: I64
     leaf: I64
     elements: I64
+    bytes: I64
     seq: I64
     sender: I64
     receiver: I64
@@ -169,6 +172,7 @@ def _matches(entries: _Entries, found: I64, counts: I64, how: I64, sizes: I64, m
         first=first,
         leaf=entries.leaf[head],
         elements=entries.elements[head],
+        bytes=entries.bytes[head],
         group=entries.group[head],
         expected=np.where(pair, 2, sizes[entries.group[head]]),
         barrier=IS_BARRIER[entries.leaf[head]],
@@ -196,7 +200,8 @@ def _consistent(entries: _Entries, matches: Matches) -> Matches:
     bad = ~equal(entries.leaf) | (~same_size & matches.barrier & ~uneven) | too_many
     elements = np.where(same_size, matches.elements, -1)
     barrier = matches.barrier & ~uneven
-    return msgspec.structs.replace(matches, elements=elements, barrier=barrier).without(bad)
+    nbytes = np.where(equal(entries.bytes) & ~uneven, matches.bytes, -1)
+    return msgspec.structs.replace(matches, elements=elements, bytes=nbytes, barrier=barrier).without(bad)
 
 
 def _entries(rows: Sequence[Row], groups: dict[JobGroup, int]) -> tuple[_Entries, int]:
@@ -222,7 +227,7 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
     of_group = np.array([_job_group(row, group, groups) for group in instances.groups], np.int64)
     numbers = [step.step for step in row.timeline.steps] if numbered(row) else [NO_STEP] * len(row.timeline.steps)
     leaf = instances.leaf.astype(np.int64)
-    peer = _global_peers(row, instances.group.astype(np.int64), np.where(leaf == P2P, instances.peer, -1))
+    peer = global_peers(row, instances.group.astype(np.int64), np.where(leaf == P2P, instances.peer, -1))
     own = np.where(peer >= 0, row.rank, -1)
     step = np.array([*numbers, NO_STEP], np.int64)[instances.step]
     return _Entries(
@@ -232,6 +237,7 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
         end_ns=instances.end_ns,
         leaf=leaf,
         elements=instances.elements,
+        bytes=instances.bytes,
         seq=instances.seq,
         sender=np.where(instances.sends, own, peer),
         receiver=np.where(instances.sends, peer, own),
@@ -255,7 +261,7 @@ def _job_group(row: Row, group: Group, groups: dict[JobGroup, int]) -> int:
     return groups.setdefault(known, len(groups))
 
 
-def _global_peers(row: Row, group: I64, peer: I64) -> I64:
+def global_peers(row: Row, group: I64, peer: I64) -> I64:
     """Ranks in the job of the peers of messages: torch.distributed counts them inside the group."""
     result = peer.copy()
     instances = row.timeline.instances

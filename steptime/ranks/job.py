@@ -44,16 +44,19 @@ _RECOVERABLE = frozenset(
     )
 )
 
-WHY_BUBBLE = "it needs the cross-rank analysis: waits between stages stand in other rows"
 WHY_STRAGGLERS = "it needs all ranks on one clock: waits for late ranks stand in exposed communication"
 WHY_MISSING = "ranks are missing: waits for them stand in exposed communication"
 WHY_RECOMPUTE = "forward work inside a compiled backward or a CUDA graph can't be told from the backward's own"
 
 
-def job_totals(counted: Counted, world_size: int | None, aligned: bool) -> Job:
+def job_totals(counted: Counted, world_size: int | None, aligned: bool, bubble_unknown: str | None) -> Job:
     """Sum the counted steps. Shares are of the total duration; `mfu` stays None without FLOPs.
 
-    `aligned`: whether the ranks were compared, so that waits for each other stand in a slice of their own.
+    Args:
+        counted: the steps.
+        world_size: how many ranks the job has, if known.
+        aligned: whether the ranks were compared, so that waits for each other stand in a slice of their own.
+        bubble_unknown: why waits between pipeline stages can't be told, None if they can.
     """
     pairs = counted.pairs
     durations = np.array([step.dur_ns for _, step in pairs], np.int64)
@@ -63,6 +66,9 @@ def job_totals(counted: Counted, world_size: int | None, aligned: bool) -> Job:
             leaves_ns[key] += ns
     total_ns = int(durations.sum())
     sources = list(dict.fromkeys(row.file.step_source for row in counted.rows))
+    unknown = _unknown(counted, leaves_ns, world_size, aligned)
+    if bubble_unknown is not None:
+        unknown["pipeline_bubble"] = bubble_unknown
     return Job(
         world_size=world_size,
         ranks_analyzed=len({row.rank for row in counted.rows}),
@@ -72,7 +78,7 @@ def job_totals(counted: Counted, world_size: int | None, aligned: bool) -> Job:
         steps=sorted({step.step for _, step in pairs}),
         step_time_ns=_spread(durations),
         total_ns=total_ns,
-        slices=_slices(counted, leaves_ns, total_ns, world_size, aligned),
+        slices=[_slice(counted, entry.id, leaves_ns, total_ns, unknown.get(entry.id)) for entry in SLICES],
     )
 
 
@@ -90,19 +96,17 @@ def _communicates(leaves_ns: dict[str, int], world_size: int | None) -> bool:
     return world_size not in (None, 1) or any(ns for key, ns in leaves_ns.items() if key.startswith("exposed_comm/"))
 
 
-def _slices(
-    counted: Counted, leaves_ns: dict[str, int], total_ns: int, world_size: int | None, aligned: bool
-) -> list[SliceTotal]:
+def _unknown(counted: Counted, leaves_ns: dict[str, int], world_size: int | None, aligned: bool) -> dict[str, str]:
+    """Slices that can't be told, with the reason."""
     unknown: dict[str, str] = {}
     if _communicates(leaves_ns, world_size):
-        unknown["pipeline_bubble"] = WHY_BUBBLE
         if not aligned:
             unknown["stragglers"] = WHY_STRAGGLERS
         elif ranks_missing(counted.rows, world_size) and not leaves_ns["stragglers/wait_for_rank"]:
             unknown["stragglers"] = WHY_MISSING
     if not leaves_ns["recompute/recompute"] and not all(row.file.recompute_visible for row in counted.rows):
         unknown["recompute"] = WHY_RECOMPUTE
-    return [_slice(counted, entry.id, leaves_ns, total_ns, unknown.get(entry.id)) for entry in SLICES]
+    return unknown
 
 
 def _slice(counted: Counted, slice_id: str, leaves_ns: dict[str, int], total_ns: int, why: str | None) -> SliceTotal:

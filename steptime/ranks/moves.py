@@ -1,4 +1,4 @@
-"""Moving waits out of exposed communication: into `stragglers/wait_for_rank`, or `unexplained/capture_skew`."""
+"""Moving waits out of exposed communication: to the wait for a rank, the pipeline bubble, or capture skew."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from steptime.ranks.alignment import NOBODY, Alignment
 from steptime.ranks.counted import Row
@@ -21,12 +22,37 @@ SKEW = LEAF_CODE["unexplained/capture_skew"]
 SKEW_TEXT = "recordings started at different times"
 
 
+class Moved(msgspec.Struct, frozen=True):
+    """Waits that get a leaf of their own: w pieces ordered by row and time.
+
+    row, match, step, leaf int64 [w]: as in `Waits`; ns int64 [w]; to int64 [w]: leaf code; whom int64 [w]: the row
+    waited for, the stage where `to` is a bubble, `NOBODY` for capture skew.
+    """
+
+    row: I64
+    match: I64
+    step: I64
+    leaf: I64
+    ns: I64
+    to: I64
+    whom: I64
+
+    def take(self, index: I64 | NDArray[np.bool_]) -> Moved:
+        """Some of the pieces."""
+        return Moved(*(getattr(self, name)[index] for name in self.__struct_fields__))
+
+    def joined(self, others: Moved) -> Moved:
+        """These and others."""
+        names = self.__struct_fields__
+        return Moved(*(np.concatenate([getattr(self, name), getattr(others, name)]) for name in names))
+
+
 class RowWaits(msgspec.Struct, frozen=True):
     """What moves in one row's ledger: m entries, ordered by step.
 
     step, leaf int64 [m]: from where; label, text int64 [m]: the collective (as the ledger calls it) and whom it waited
-    for, into `texts`; to int64 [m]: leaf code of `stragglers/wait_for_rank` or `unexplained/capture_skew`; ns, count
-    int64 [m]; culprit int64 [m]: rank waited for, -1 for capture skew.
+    for, into `texts`; to int64 [m]: code of the new leaf; ns, count
+    int64 [m]; culprit int64 [m]: rank waited for, -1 for capture skew and bubbles.
     """
 
     step: I64
@@ -40,10 +66,17 @@ class RowWaits(msgspec.Struct, frozen=True):
     texts: list[str]
 
 
-def attribute_waits(rows: Sequence[Row], alignment: Alignment, waits: Waits | None = None) -> list[RowWaits]:
-    """What moves in each row's ledger, in exact integers. `waits`: from `find_waits`, else it is called here."""
-    found = find_waits(rows, alignment) if waits is None else waits
-    found = found.take(found.sure & (found.skew | (found.origin != NOBODY)))
+def plain_moves(waits: Waits) -> Moved:
+    """Waits for ranks, and capture skew."""
+    found = waits.take(waits.sure & (waits.skew | (waits.origin != NOBODY)))
+    to, whom = np.where(found.skew, SKEW, WAIT), np.where(found.skew, NOBODY, found.origin)
+    return Moved(found.row, found.match, found.step, found.leaf, found.ns, to, whom)
+
+
+def attribute_waits(rows: Sequence[Row], alignment: Alignment, moves: Moved | None = None) -> list[RowWaits]:
+    """What moves in each row's ledger, in exact integers. `moves`: all plain waits if not given."""
+    found = plain_moves(find_waits(rows, alignment)) if moves is None else moves
+    found = found.take(np.argsort(found.row, kind="stable"))
     bounds = np.searchsorted(found.row, np.arange(len(rows) + 1))
     ranks = np.array([row.rank for row in rows], np.int64)
     return [
@@ -52,36 +85,45 @@ def attribute_waits(rows: Sequence[Row], alignment: Alignment, waits: Waits | No
     ]
 
 
-def _row_waits(row: Row, alignment: Alignment, waits: Waits, ranks: I64) -> RowWaits:
+def _row_waits(row: Row, alignment: Alignment, moves: Moved, ranks: I64) -> RowWaits:
     instances = row.timeline.instances
-    if instances is None or not len(waits.row):
+    if instances is None or not len(moves.row):
         none = np.empty(0, np.int64)
         return RowWaits(none, none, none, none, none, none, none, none, [])
     texts: dict[str, int] = {}
-    label = _labels(instances, alignment, waits, texts)
-    culprit = np.where(waits.skew, NOBODY, ranks[waits.origin])
-    known, which = np.unique(culprit, return_inverse=True)
-    said = [f"waiting for rank {rank}" if rank >= 0 else SKEW_TEXT for rank in known.tolist()]
-    text = np.array([texts.setdefault(one, len(texts)) for one in said], np.int64)[which.ravel()]
-    keys = np.stack([waits.step, waits.leaf, label, text, np.where(waits.skew, SKEW, WAIT), culprit])
+    label = _labels(instances, alignment, moves, texts)
+    culprit = np.where(moves.to == WAIT, ranks[moves.whom], NOBODY)
+    said, which = np.unique(
+        np.stack([moves.to, np.where(moves.to == WAIT, culprit, moves.whom)]), axis=1, return_inverse=True
+    )
+    spoken = [_said(to, whom) for to, whom in said.T.tolist()]
+    text = np.array([texts.setdefault(one, len(texts)) for one in spoken], np.int64)[which.ravel()]
+    keys = np.stack([moves.step, moves.leaf, label, text, moves.to, culprit])
     distinct, which = np.unique(keys, axis=1, return_inverse=True)
     ns = np.zeros(distinct.shape[1], np.int64)
-    np.add.at(ns, which.ravel(), waits.ns)
-    once = np.unique(np.stack([which.ravel(), waits.match]), axis=1)[0]
+    np.add.at(ns, which.ravel(), moves.ns)
+    once = np.unique(np.stack([which.ravel(), moves.match]), axis=1)[0]
     count = np.bincount(once, minlength=distinct.shape[1]).astype(np.int64)
     step, leaf, label, text, to, culprit = distinct
     return RowWaits(step, leaf, label, text, to, ns, count, culprit, list(texts))
 
 
-def _labels(instances: Instances, alignment: Alignment, waits: Waits, texts: dict[str, int]) -> I64:
-    """What the ledger calls the collective of each wait of one row, int64 [w] into `texts`."""
+def _said(to: int, whom: int) -> str:
+    """How the ledger names what was waited for."""
+    if to == SKEW:
+        return SKEW_TEXT
+    return f"waiting for rank {whom}" if to == WAIT else f"waiting for stage {whom}"
+
+
+def _labels(instances: Instances, alignment: Alignment, moves: Moved, texts: dict[str, int]) -> I64:
+    """What the ledger calls the communication of each wait of one row, int64 [w] into `texts`."""
     matches = alignment.collectives.matches
-    mine = matches.row == waits.row[0]
+    mine = matches.row == moves.row[0]
     instance_of = np.full(matches.count, -1, np.int64)
     instance_of[matches.match[mine]] = matches.instance[mine]
-    group = instances.group[instance_of[waits.match]].astype(np.int64)
+    group = instances.group[instance_of[moves.match]].astype(np.int64)
     names = [_group_name(one.description, one.name) for one in instances.groups]
-    distinct, which = np.unique(np.stack([waits.leaf, group]), axis=1, return_inverse=True)
+    distinct, which = np.unique(np.stack([moves.leaf, group]), axis=1, return_inverse=True)
     codes = []
     for leaf, at in distinct.T.tolist():
         kind = LEAVES[leaf].id

@@ -18,6 +18,7 @@ from steptime.ranks.alignment import Alignment
 from steptime.ranks.blame import Blame, blame_hosts, blame_ranks, column_of
 from steptime.ranks.causes import NOT_RECORDED, UNKNOWN, Cause, Leaves, explain, leaf_table
 from steptime.ranks.counted import Row, ranks_missing
+from steptime.ranks.moves import Moved
 from steptime.ranks.waits import Waits, find_waits
 from steptime.taxonomy import LEAF_CODE
 
@@ -68,16 +69,19 @@ class _Case(msgspec.Struct, frozen=True):
 LEAST_STEPS = 2
 
 
-def verdicts(rows: Sequence[Row], alignment: Alignment, waits: Waits | None = None) -> list[Straggler]:
+def verdicts(
+    rows: Sequence[Row], alignment: Alignment, waits: Waits | None = None, messages: Moved | None = None
+) -> list[Straggler]:
     """Everybody who can be named, stragglers first; empty: nobody held up the job, or there was too little to judge.
 
     Args:
         rows: as they were aligned, before their waits are moved.
         alignment: of these rows.
         waits: from `find_waits`, else it is called here.
+        messages: waits in a pipeline's messages that a slow row explains.
     """
     found = find_waits(rows, alignment) if waits is None else waits
-    blame = blame_ranks(rows, alignment, found)
+    blame = blame_ranks(rows, alignment, found, messages)
     columns = _judged(rows, alignment, found, blame)
     if len(columns) < LEAST_STEPS or not blame.dur_ns:
         return []

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from steptime import model
-from steptime.ranks.alignment import align
+from steptime.ranks.alignment import Alignment, align
+from steptime.ranks.bubble import find_pipeline, split_bubble
 from steptime.ranks.counted import Row
-from steptime.ranks.moves import attribute_waits, with_waits
+from steptime.ranks.moves import WAIT, attribute_waits, plain_moves, with_waits
+from steptime.ranks.pipelines import pipeline_report, why_unknown
 from steptime.ranks.stragglers import verdicts, why_unjudged
-from steptime.ranks.waits import find_waits
+from steptime.ranks.waits import Waits, find_waits
 
 
 class Together(msgspec.Struct, frozen=True):
     """Rows with their waits moved; alignment is None where there was nobody to compare with.
 
+    bubble_unknown: why nobody can say how long pipeline stages waited for each other; None if it is known.
+    seen: the matched collectives and the waits in them, None likewise.
     offset_ns and error_ns by rank: how far its clock is ahead of the common one, and how far that may be off.
     """
 
@@ -26,6 +31,9 @@ class Together(msgspec.Struct, frozen=True):
     offset_ns: dict[int, int]
     error_ns: dict[int, int]
     notes: list[str]
+    pipeline: model.Pipeline | None = None
+    bubble_unknown: str | None = None
+    seen: tuple[Alignment, Waits] | None = None
 
 
 def together(rows: Sequence[Row], world_size: int | None) -> Together:
@@ -33,7 +41,7 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
 
     `world_size`: how many ranks the job has, if known.
     """
-    alone = Together(list(rows), None, [], {}, {}, [])
+    alone = Together(list(rows), None, [], {}, {}, [], bubble_unknown=why_unknown(rows, None, matched=False))
     if len({row.rank for row in rows}) < 2:
         return alone
     alignment = align(rows)
@@ -41,9 +49,17 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
         note = "no collective could be matched across the ranks: waits for each other stay in exposed communication"
         return msgspec.structs.replace(alone, notes=[*alignment.notes, note])
     waits = find_waits(rows, alignment)
+    staged = find_pipeline(rows, alignment, waits)
+    moves, slow = plain_moves(waits), None
+    if staged is not None:
+        split = split_bubble(staged, alignment, waits)
+        slow = split.take((split.to == WAIT) & alignment.collectives.matches.pair[split.match])
+        moves = plain_moves(waits.take(~staged.between)).joined(split)
+        # That a stage ends last is how a schedule drains, nobody's fault.
+        waits = msgspec.structs.replace(waits, alone_ns=np.where(staged.between, 0, waits.alone_ns))
     moved = [
         msgspec.structs.replace(row, timeline=with_waits(row.timeline, own))
-        for row, own in zip(rows, attribute_waits(rows, alignment, waits), strict=True)
+        for row, own in zip(rows, attribute_waits(rows, alignment, moves), strict=True)
     ]
     error_ns = {row.rank: int(error) for row, error in zip(rows, alignment.error_ns.tolist(), strict=True)}
     return Together(
@@ -55,10 +71,13 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
             error_ns=max(error_ns.values()),
             unjudged=why_unjudged(rows, world_size),
         ),
-        stragglers=verdicts(rows, alignment, waits),
+        stragglers=verdicts(rows, alignment, waits, slow),
         offset_ns={row.rank: int(offset) for row, offset in zip(rows, alignment.offset_ns.tolist(), strict=True)},
         error_ns=error_ns,
         notes=alignment.notes,
+        pipeline=pipeline_report(rows, staged, waits) if staged is not None else None,
+        bubble_unknown=why_unknown(rows, staged, matched=bool(alignment.collectives.matches.pair.any())),
+        seen=(alignment, waits if staged is None else waits.take(~staged.between)),
     )
 
 
@@ -70,4 +89,6 @@ def with_ranks(report: model.Report, ranks: Together) -> model.Report:
         )
         for row in report.ranks
     ]
-    return msgspec.structs.replace(report, ranks=rows, alignment=ranks.alignment, stragglers=ranks.stragglers)
+    return msgspec.structs.replace(
+        report, ranks=rows, alignment=ranks.alignment, stragglers=ranks.stragglers, pipeline=ranks.pipeline
+    )

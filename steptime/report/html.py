@@ -190,6 +190,7 @@ def _parts(report: Report, specs: dict[str, charts.Spec], limits: Limits) -> dic
         "recompute": sections.part(report, "recompute"),
         "signatures": [sections.part(report, one) for one in sections.SIGNATURES],
         "collectives": page_tables.collectives_table(report, limits.rows),
+        "bandwidth_notes": words.bandwidth_notes(report),
         "stragglers": page_tables.stragglers_table(report, limits.rows),
         "verdict": words.stragglers(report)[-1:],
         "kernels": sections.part(report, "kernels"),

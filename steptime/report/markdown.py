@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from steptime.model import Report
-from steptime.report import advice, groups, units, words
+from steptime.report import advice, groups, page_tables, units, words
 from steptime.report.ledger import ledger
 from steptime.report.names import brief, middle, shorten_all, visible
 
@@ -18,6 +18,7 @@ MAX_BYTES = 60_000
 _CAUSES = 10
 _RANKS = 16
 _NAME_WIDTH = 90
+_COLLECTIVES = 12
 _LIST_ITEMS = 40
 _ITEM_WIDTH = 300
 _SPECIAL = re.compile(r"[\\`*\[\]~#|!]|(?<!\w)_|_(?!\w)")
@@ -34,6 +35,7 @@ def render(report: Report) -> str:
         _causes(report),
         _items(words.stragglers(report)),
         _folded("Ranks", _ranks(report)),
+        _folded("Collectives", _collectives(report)),
         _folded("Before you trust the number", _checklist(report)),
         _folded("Other steps (not in the figures above)", _items(groups.other_steps(report.other_steps))),
         _folded("What the traces hold", _items(groups.qualities(report.inputs))),
@@ -139,6 +141,16 @@ def _ranks(report: Report) -> str:
         table.append([_text(line.name), units.time(line.median_ns), _text(leaves)])
     text = _table(["rank", "median", "largest leaves, in points"], table, right=0)
     return f"{text}\n\n{_text(note)}" if note else text
+
+
+def _collectives(report: Report) -> str:
+    """Collectives with their bandwidth, where it is known."""
+    notes = words.bandwidth_notes(report)
+    table = page_tables.collectives_table(report, _COLLECTIVES) if notes else None
+    if table is None:
+        return ""
+    rows = [[_text(cell) for cell in row] for row in table.rows]
+    return _table([_text(cell) for cell in table.head], rows, right=table.numbers) + "\n\n" + _items(notes)
 
 
 def _items(lines: Iterable[str]) -> str:

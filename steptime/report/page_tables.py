@@ -58,19 +58,22 @@ def collectives_table(report: Report, most: int) -> Table | None:
     everyone = sorted(report.collectives, key=lambda one: (-one.exposed_ns, -one.dur_ns))
     if not everyone:
         return None
+    measured = any(one.bus_bytes_per_s is not None for one in everyone)
     rows = [
         [
             units.time(words.per_step_ns(one.exposed_ns, report)),
             units.time(words.per_step_ns(one.dur_ns, report)),
             units.count(one.count),
+            *([words.bandwidth(one)] if measured else []),
             brief(one.kind),
             brief(one.group) if one.group else "not recorded",
         ]
         for one in everyone[:most]
     ]
     a_step = words.a_step(report)
-    head = [f"exposed{a_step}", f"running{a_step}", "calls", "collective", "group"]
-    return Table(head, rows, numbers=3, more=max(len(everyone) - most, 0))
+    bus = ["bus bandwidth"] if measured else []
+    head = [f"exposed{a_step}", f"running{a_step}", "calls", *bus, "collective", "group"]
+    return Table(head, rows, numbers=3 + measured, more=max(len(everyone) - most, 0))
 
 
 def ranks_table(report: Report, most: int) -> Table | None:

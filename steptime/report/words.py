@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steptime.model import Cause, Report, Straggler
+from steptime.model import Cause, Collective, Report, Straggler
 from steptime.report import units
 from steptime.report.ledger import COMPUTING, PRODUCTIVE, Row, ledger, points_text
 from steptime.report.names import brief
@@ -278,3 +278,25 @@ def stragglers(report: Report) -> list[str]:
             f"({units.share(min(one.share, 1.0))}) in {_numbered('step', one.steps)} ({brief(one.kind, 40)})."
         )
     return [*lines, f"{partners[0].upper()}{partners[1:]}, {apart}."]
+
+
+def bandwidth(one: Collective) -> str:
+    """Bus bandwidth of a row of collectives: ``312 GB/s, 69.3 % of its links``."""
+    if one.bus_bytes_per_s is None:
+        return "not known"
+    text = f"{units.size(round(one.bus_bytes_per_s))}/s"
+    return text if one.link_share is None else f"{text}, {units.share(one.link_share)} of its links"
+
+
+def bandwidth_notes(report: Report) -> list[str]:
+    """What the bus bandwidths count, and why some are not known; empty where none is."""
+    if all(one.bus_bytes_per_s is None for one in report.collectives):
+        return []
+    note = "Bus bandwidth counts from the last arrival on: what each rank must send of the messages, over the time."
+    if any(one.link_share is not None for one in report.collectives):
+        note += " Shares are of all links of a GPU in one direction; NCCL's in-switch reduction may exceed them."
+    missing: dict[str, list[str]] = {}
+    for one in report.collectives:
+        if one.bus_bytes_per_s is None and one.why:
+            missing.setdefault(one.why, []).append(f"{one.kind} ({one.group})" if one.group else one.kind)
+    return [note, *(f"Not known for {brief(', '.join(names), 120)}: {why}." for why, names in missing.items())]

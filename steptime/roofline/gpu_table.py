@@ -76,6 +76,8 @@ class Gpu:
     #: The cache between L2 and memory (AMD Infinity Cache), where there is one.
     last_level_cache_bytes: Figure | None = None
     link_bytes_per_s: Figure | None = None
+    #: No two GPUs can use the whole rate between them, or some can't: a bridge, or single links without a switch.
+    link_in_pairs: bool = False
     pcie_bytes_per_s: Figure | None = None
     vendor: str = ""
     names: tuple[str, ...] = ()
@@ -122,6 +124,7 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     l2_bytes: _Number | None = None
     last_level_cache_bytes: _Number | None = None
     link_bytes_per_s: _Number | None = None
+    link_in_pairs: bool = False
     pcie_bytes_per_s: _Number | None = None
     vendor: str = ""
     names: tuple[str, ...] = ()
@@ -243,6 +246,7 @@ def _gpu(row: _Row, sources: Mapping[str, str], file: str) -> Gpu:
         achievable_flops={dtype: figure(number) for dtype, number in row.achievable_flops.items()},
         memory_bytes=tuple(size._replace(value=size.value * _GIB) for size in map(figure, _sizes(row))),
         **{what: maybe(getattr(row, what)) for what in _SINGLE},
+        link_in_pairs=row.link_in_pairs,
         vendor=row.vendor,
         names=row.names,
         compute=row.compute,

@@ -62,6 +62,13 @@ class Roof:
         return {"memory_bytes_per_s": known} if known is not None else {}
 
     @property
+    def link_bytes_per_s(self) -> float | None:
+        """All links of one GPU in one direction, None if unknown or not to be had between any two GPUs."""
+        if self.gpu is None or self.gpu.link_bytes_per_s is None or self.gpu.link_in_pairs:
+            return None
+        return self.gpu.link_bytes_per_s.usable
+
+    @property
     def peaks(self) -> dict[str, float]:
         """All usable peaks by dtype."""
         found = {dtype: self.peak_of(dtype) for dtype in DTYPES}

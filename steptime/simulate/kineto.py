@@ -316,8 +316,8 @@ class _Filler:
         if kind == "P":
             per_stage = writer.plan.world // writer.scenario.layout.pp
             source, target = int(parts[0]), int(parts[1])
-            step = (target - source) * per_stage
-            return str(rank + (step if rank // per_stage == source else -step))
+            # torch.distributed counts peers inside their group, whose members are the stages in order.
+            return str(target if rank // per_stage == source else source)
         if kind == "G":
             group = next(group for group in writer.plan.groups if group.description == parts[0])
             return json.dumps(_list_text(group.members(rank)))

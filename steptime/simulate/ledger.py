@@ -130,7 +130,9 @@ class LaneLedger:
             if begin >= self.last[row, at] or late == rank:
                 _add(steps[number].leaves_ns, kernel.leaf, ns)
                 continue
-            _add(steps[number].leaves_ns, BUBBLE if kernel.exchange.kind == "p2p" else WAIT, ns)
+            # Waiting for another stage is how a schedule fills and drains, in a message as in a collective.
+            abroad = not np.isin(late, self.lane.lane.ranks)
+            _add(steps[number].leaves_ns, BUBBLE if abroad else WAIT, ns)
             _add(steps[number].waits_ns, late, ns)
         for (number, row), ns in owned.items():
             self._computed(at, steps[number], row, ns)

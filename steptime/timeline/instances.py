@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from steptime.timeline.host_messages import HostCalls
 from steptime.timeline.intervals import Pieces
 from steptime.timeline.links import Activities
+from steptime.timeline.message_sizes import message_bytes
+from steptime.timeline.passes import step_at
 from steptime.timeline.work import COMMUNICATION, Work
 from steptime.trace.events import I32, I64, CollectiveArgs, EventTable
 
@@ -20,6 +22,11 @@ class Group(msgspec.Struct, frozen=True):
     description: str
     size: int
     ranks: tuple[int, ...] | None
+
+    @property
+    def shown(self) -> str:
+        """How the ledger calls the group; empty for an unknown one."""
+        return self.description if self.description not in ("", "undefined") else self.name
 
 
 #: Group of collectives without metadata.
@@ -33,9 +40,9 @@ class Instances(msgspec.Struct, frozen=True):
     """n communication activities of one device (or of a rank without one), sorted by start.
 
     start_ns, end_ns int64 [n] on the rank's own clock; leaf int16 [n]: code of the kind; group int32 [n] into
-    `groups`; seq, elements int64 [n], -1 if not recorded (elements: input elements); peer int64 [n]: the other rank of
-    a send or receive, -1; sends bool [n]: whether this rank sends; stream int64 [n]; step int32 [n]: index of the step
-    in which it starts, -1 outside.
+    `groups`; seq, elements, bytes int64 [n], -1 if not recorded (elements: input elements; bytes: see `message_bytes`);
+    peer int64 [n]: the other rank of a send or receive, -1; sends bool [n]: whether this rank sends; stream int64 [n];
+    step int32 [n]: index of the step in which it starts, -1 outside.
 
     exposed_start, exposed_end int64 [e]: the parts that the rank's ledger counts as exposed, disjoint, in time order;
     exposed_of int64 [e]: index of the instance; exposed_step int32 [e].
@@ -47,6 +54,7 @@ class Instances(msgspec.Struct, frozen=True):
     group: I32
     seq: I64
     elements: I64
+    bytes: I64
     peer: I64
     sends: NDArray[np.bool_]
     stream: I64
@@ -77,10 +85,11 @@ def device_instances(
         group=group,
         seq=_field(table, meta, "seq"),
         elements=_field(table, meta, "in_elements"),
+        bytes=message_bytes(table.collectives, meta),
         peer=np.maximum(_field(table, meta, "src_rank"), _field(table, meta, "dst_rank")),
         sends=_field(table, meta, "dst_rank") >= 0,
         stream=work.stream[rows],
-        step=_step(work.start_ns[rows], bounds),
+        step=step_at(work.start_ns[rows], bounds),
         groups=groups,
         exposed_start=parts.start[mine],
         exposed_end=parts.end[mine],
@@ -104,30 +113,26 @@ def host_instances(
 ) -> Instances:
     """Communication of a rank without a device; `exposed.source` indexes `calls`."""
     rows = calls.row
-    count = len(rows)
+    none = np.full(len(rows), -1, np.int64)
     groups, group = host_groups(calls)
     return Instances(
         start_ns=table.start_ns[rows],
         end_ns=table.start_ns[rows] + table.dur_ns[rows],
         leaf=leaf,
         group=group,
-        seq=np.full(count, -1, np.int64),
+        seq=none,
         elements=calls.elements,
+        bytes=none,
         peer=calls.peer,
         sends=calls.sends,
-        stream=np.full(count, -1, np.int64),
-        step=_step(table.start_ns[rows], bounds),
+        stream=none,
+        step=step_at(table.start_ns[rows], bounds),
         groups=groups,
         exposed_start=exposed.start,
         exposed_end=exposed.end,
         exposed_of=exposed.source,
-        exposed_step=_step(exposed.start, bounds),
+        exposed_step=step_at(exposed.start, bounds),
     )
-
-
-def _step(times: I64, bounds: I64) -> I32:
-    at = np.searchsorted(bounds, times, side="right") - 1
-    return np.where((at >= 0) & (at < len(bounds) - 1), at, -1).astype(np.int32)
 
 
 def _field(table: EventTable, meta: I64, name: str) -> I64:

@@ -18,6 +18,7 @@ from steptime.timeline.labels import Labels
 from steptime.timeline.ledger import Ledger, LedgerWriter
 from steptime.timeline.links import Activities, Threads
 from steptime.timeline.op_groups import OpGroups, group_ops
+from steptime.timeline.passes import HostOps, Passes, device_passes
 from steptime.timeline.places import Places
 from steptime.timeline.pricing import Calls
 from steptime.timeline.segments import Segments
@@ -42,6 +43,7 @@ class DeviceSplit(msgspec.Struct, frozen=True):
     groups: OpGroups | None = None
     facts: Facts = msgspec.field(default_factory=dict)
     instances: Instances | None = None
+    passes: Passes | None = None
 
 
 class FileContext(msgspec.Struct, frozen=True):
@@ -81,7 +83,8 @@ def split_device(context: FileContext, work: Activities, labels: Work, calls: Ca
     _put_activities(device)
     idle, what = _put_idle(device)
     count = len(bounds) - 1
-    numbers = facts(context.table, work, labels, parts, bounds, host_windows(context.marks))
+    marks = host_windows(context.marks)
+    numbers = facts(context.table, work, labels, parts, bounds, marks)
     segments = _segments(parts, labels, idle, what)
     is_kernel = context.table.category[work.row] == Category.KERNEL
     inside = launched_in[is_kernel & (launched_in >= 0) & (launched_in < count)]
@@ -89,7 +92,8 @@ def split_device(context: FileContext, work: Activities, labels: Work, calls: Ca
     groups = group_ops(context.table, work, labels, calls, (parts, step, bounds), context.labels) if calls else None
     ledger = device.writer.ledger(context.labels.texts)
     instances = device_instances(context.table, work, labels, parts, step, bounds)
-    return DeviceSplit(bounds, ledger, kernels, unmeasurable, segments, groups, numbers, instances)
+    passes = device_passes(HostOps(context.table, context.threads), work, labels, instances.peer, marks)
+    return DeviceSplit(bounds, ledger, kernels, unmeasurable, segments, groups, numbers, instances, passes)
 
 
 def _segments(parts: Pieces, labels: Work, idle: Idle, what: I32) -> Segments:

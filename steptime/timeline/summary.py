@@ -17,6 +17,7 @@ from steptime.timeline.ledger import Ledger
 from steptime.timeline.links import Activities, Threads, activities, blocking_copies, clock_shift_ns, launch_rows
 from steptime.timeline.op_groups import OpGroups
 from steptime.timeline.partition import DeviceSplit, FileContext, split_device, step_times
+from steptime.timeline.passes import Passes
 from steptime.timeline.periods import periodic_marks
 from steptime.timeline.places import Places
 from steptime.timeline.pricing import Pricing, price_calls
@@ -54,6 +55,7 @@ class DeviceTimeline(msgspec.Struct, frozen=True):
     groups: OpGroups | None = None
     facts: Facts = msgspec.field(default_factory=dict)
     instances: Instances | None = None
+    passes: Passes | None = None
     pictures: list[StepTimeline] = msgspec.field(default_factory=list)
 
     def with_ledger(self, ledger: Ledger, productive_ns: I64) -> DeviceTimeline:
@@ -180,6 +182,7 @@ def _timeline(
         groups=split.groups,
         facts=split.facts,
         instances=split.instances,
+        passes=split.passes,
     )
 
 

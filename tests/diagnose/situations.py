@@ -9,7 +9,20 @@ from collections.abc import Mapping
 
 import msgspec
 
-from steptime.model import Cause, Collective, Input, Job, Kernel, OpRoof, OtherStep, RankSteps, Report, Spread, StepTime
+from steptime.model import (
+    Cause,
+    Collective,
+    Input,
+    Job,
+    Kernel,
+    OpRoof,
+    OtherStep,
+    RankSteps,
+    Report,
+    SlowGroup,
+    Spread,
+    StepTime,
+)
 from tests.report.reports import MS, job, quality, report
 
 STEP = 100 * MS
@@ -32,6 +45,16 @@ def collective(kind: str, ms: int, count: int, exposed: float = 1.0) -> Collecti
     return Collective(
         kind=kind, group="dp", count=count, dur_ns=ms * MS * STEPS, exposed_ns=int(exposed * ms * MS * STEPS)
     )
+
+
+def measured(ms: int, **changes: object) -> Collective:
+    """Exposed all-reduces of `ms` a step whose bandwidth was measured."""
+    return msgspec.structs.replace(collective("allreduce", ms, count=4), measured=4, **changes)
+
+
+def slow_group(ranks: list[int], hosts: list[str], lost_ms: int) -> SlowGroup:
+    """A group of the example in issue 4: 1.8 times as long as two others."""
+    return SlowGroup(ranks=ranks, hosts=hosts, ratio=1.8, compared=2, lost_ns=lost_ms * MS)
 
 
 def roof(checks: list[str], ms: int, **changes: object) -> OpRoof:
@@ -235,9 +258,17 @@ SITUATIONS: dict[str, Report] = {
     "collectives-small": one_rank(
         {"exposed_comm/allreduce": 3}, of_job=_WORLD, collectives=[collective("allreduce", 3, count=400)]
     ),
-    "slow-group": one_rank({}, facts={"collectives.slowest_group_ratio": 1.8}),
+    "slow-group": one_rank(
+        {"exposed_comm/allreduce": 30},
+        of_job=_WORLD,
+        facts={"collectives.slowest_group_ratio": 1.8},
+        collectives=[measured(30, slow_groups=[slow_group([2, 3], ["node2"], lost_ms=4)])],
+    ),
     "slow-transport": one_rank(
-        {"exposed_comm/allreduce": 30}, of_job=_WORLD, facts={"collectives.bus_bytes_per_s": 5e9}
+        {"exposed_comm/allreduce": 30},
+        of_job=_WORLD,
+        facts={"collectives.bus_bytes_per_s": 5e9},
+        collectives=[measured(30, large_bus_bytes_per_s=5e9)],
     ),
     "ranks-missing": one_rank({"exposed_comm/allreduce": 30}, of_job={"world_size": 8, "ranks_analyzed": 1}),
     "first-collective": one_rank(

@@ -209,13 +209,15 @@ def _instances(job: Job, rank: int, one: _Rank, start: I64, end: I64) -> Instanc
     for name in (1, 2):
         seq[group == name] = np.arange(np.count_nonzero(group == name))
     none = np.full(count, -1, np.int64)
+    elements = np.array([{"tp": 1000, "dp": 5000}.get(kind, 3000) for kind in one.kind], np.int64)
     return Instances(
         start_ns=start,
         end_ns=end,
         leaf=np.array([LEAF_CODE[f"exposed_comm/{_LEAF[kind]}"] for kind in one.kind], np.int16),
         group=group,
         seq=seq if job.seq else none,
-        elements=np.array([{"tp": 1000, "dp": 5000}.get(kind, 3000) for kind in one.kind], np.int64),
+        elements=elements,
+        bytes=2 * elements,
         peer=none,
         sends=np.zeros(count, np.bool_),
         stream=np.full(count, 20, np.int64),

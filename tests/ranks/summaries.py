@@ -32,7 +32,7 @@ def kept(row: Row, keep: Sequence[int]) -> Row:
     new = np.full(len(instances.start_ns), -1, np.int64)
     new[index] = np.arange(len(index))
     mine = new[instances.exposed_of] >= 0
-    columns = ("start_ns", "end_ns", "leaf", "group", "seq", "elements", "peer", "sends", "stream", "step")
+    columns = ("start_ns", "end_ns", "leaf", "group", "seq", "elements", "bytes", "peer", "sends", "stream", "step")
     fewer = msgspec.structs.replace(
         instances,
         **{name: getattr(instances, name)[index] for name in columns},
