@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.host import LAUNCH_BOUND, PYTHON, SYNC
@@ -22,12 +24,16 @@ from steptime.timeline.instances import Instances, host_groups, host_instances
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
 from steptime.timeline.ledger import Ints, LedgerWriter
 from steptime.timeline.partition import DeviceSplit, FileContext
+from steptime.timeline.passes import Compute, HostOps, Messages, Passes, cut_passes, step_at
 from steptime.timeline.steps import host_windows
 from steptime.timeline.work import Ops
 from steptime.trace.events import I64, Category, EventTable
 from steptime.trace.kernels import cpu_op_leaf
 
 _COMMUNICATES = ("c10d::", "_c10d_functional", "c10d_functional::", "record_param_comms")
+_MATMUL = LEAF_CODE["kernels/matmul"]
+_MESSAGE = "p2p_transfer"
+_OPTIMIZER = LEAF_CODE["kernels/optimizer"]
 _RECOMPUTE = LEAF_CODE["recompute/recompute"]
 
 
@@ -64,14 +70,22 @@ def split_host(context: FileContext, ops: Ops) -> DeviceSplit:
     bounds = host_windows(context.marks)
     account = _Account(context, bounds)
     _take_known_causes(account)
-    _take_ops(account, ops)
-    instances = _take_collectives(account)
+    compute = _take_ops(account, ops)
+    calls = host_calls(context.table)
+    instances = _take_collectives(account, calls)
     _take_rest(account)
     table = context.table
     at = np.searchsorted(bounds, table.start_ns[table.ops.row], side="right") - 1
     inside = at[(at >= 0) & (at < len(bounds) - 1)]
     counts = np.bincount(inside, minlength=len(bounds) - 1).astype(np.int64)
-    return DeviceSplit(bounds, account.writer.ledger(context.labels.texts), counts, 0, instances=instances)
+    return DeviceSplit(
+        bounds,
+        account.writer.ledger(context.labels.texts),
+        counts,
+        0,
+        instances=instances,
+        passes=_passes(context, calls, compute, bounds),
+    )
 
 
 def _take_known_causes(account: _Account) -> None:
@@ -89,7 +103,17 @@ def _is_enqueue(table: EventTable) -> I64:
     return np.array([name.startswith(_COMMUNICATES) for name in table.names], np.int64)
 
 
-def _take_ops(account: _Account, ops: Ops) -> None:
+class _Computed(NamedTuple):
+    """Parts that ops of training threads own, without the optimizer's. start, end, track, matmul: [n] each."""
+
+    start: I64
+    end: I64
+    track: NDArray[np.int32]
+    matmul: NDArray[np.bool_]
+
+
+def _take_ops(account: _Account, ops: Ops) -> _Computed:
+    computed: list[_Computed] = []
     context = account.context
     table = context.table
     used = np.unique(table.name[table.ops.row])
@@ -111,12 +135,37 @@ def _take_ops(account: _Account, ops: Ops) -> None:
         row, times = row[index], start[index]
         tracks = np.full(len(row), track, np.int32)
         leaf = leaf_of[table.name[row]]
-        leaf[context.threads.inside(steps, tracks, times)] = LEAF_CODE["kernels/optimizer"]
+        leaf[context.threads.inside(steps, tracks, times)] = _OPTIMIZER
         leaf[context.threads.inside(ops.recompute_rows, tracks, times)] = _RECOMPUTE
         what = context.labels.names(table.names, table.name[row])
         parts = Pieces(times, edges[1:][index], np.arange(len(index)))
         begins = table.start_ns[row]
-        account.take(parts, leaf, what, np.full(len(index), -1), partial(_begun, begins))
+        owned = account.take(parts, leaf, what, np.full(len(index), -1), partial(_begun, begins))
+        kept = leaf[owned.source] != _OPTIMIZER
+        at = owned.source[kept]
+        computed.append(_Computed(owned.start[kept], owned.end[kept], tracks[at], leaf[at] == _MATMUL))
+    none = _Computed(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.bool_))
+    return _Computed(*(np.concatenate(column) for column in zip(none, *computed, strict=True)))
+
+
+def _passes(context: FileContext, calls: HostCalls, compute: _Computed, bounds: I64) -> Passes | None:
+    """Forward and backward passes between messages, as on a device; None without messages whose peer is known."""
+    sent = np.flatnonzero((np.array(calls.kinds) == _MESSAGE) & (calls.call >= 0) & (calls.peer >= 0))
+    if not len(sent):
+        return None
+    asked = context.table.start_ns[calls.call[sent]]
+    backward = HostOps(context.table, context.threads).backward(compute.track, compute.start)
+    step = step_at(compute.start, bounds)
+    # Splitting a batch or seeding a gradient costs a host as much as a small kernel: no pass is made of that alone.
+    key = np.stack([np.searchsorted(np.sort(asked), compute.start), backward, step])
+    which = np.unique(key, axis=1, return_inverse=True)[1].ravel()
+    multiplies = np.bincount(which, compute.matmul) > 0
+    real = multiplies[which] if multiplies.any() else np.ones(len(which), np.bool_)
+    start, end = compute.start[real], compute.end[real]
+    return cut_passes(
+        Compute(launched_ns=start, start_ns=start, end_ns=end, backward=backward[real], step=step[real]),
+        Messages(sent, asked, step_at(asked, bounds)),
+    )
 
 
 def _begun(begins: I64, pieces: Pieces) -> tuple[I64, I64]:
@@ -137,7 +186,7 @@ def _blocked(table: EventTable, calls: HostCalls, training: list[int], taken: Sp
     can be a wait. taken: what the ops of the training threads own, disjoint.
     """
     start, end = table.start_ns[calls.row].copy(), table.end_ns[calls.row]
-    waits = np.flatnonzero((np.array(calls.kinds) == "p2p_transfer") & np.isin(table.track[calls.row], training))
+    waits = np.flatnonzero((np.array(calls.kinds) == _MESSAGE) & np.isin(table.track[calls.row], training))
     waits = waits[np.argsort(end[waits], kind="stable")]
     edges = np.append(np.iinfo(np.int64).min, taken.end)
     free_since = edges[np.searchsorted(taken.end, end[waits], side="right")]
@@ -148,10 +197,9 @@ def _blocked(table: EventTable, calls: HostCalls, training: list[int], taken: Sp
     return Spans(start, end)
 
 
-def _take_collectives(account: _Account) -> Instances:
+def _take_collectives(account: _Account, calls: HostCalls) -> Instances:
     context = account.context
     table = context.table
-    calls = host_calls(table)
     rows, kinds = calls.row, calls.kinds
     leaf = np.array([LEAF_CODE[f"exposed_comm/{kind}"] for kind in kinds], np.int64)
     groups, group = host_groups(calls)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.trace.collectives import collective_leaf, is_host_communication
-from steptime.trace.events import ARGUMENT_SEPARATOR, I32, I64, Category, EventTable, ProcessGroup
+from steptime.trace.events import ARGUMENT_SEPARATOR, I64, Category, EventTable, ProcessGroup
 
 Mask = NDArray[np.bool_]
 
@@ -55,24 +55,6 @@ class HostCalls(msgspec.Struct, frozen=True):
     group: int
 
 
-class Messages(msgspec.Struct, frozen=True):
-    """m messages of a rank without a device, sorted by the start of their span.
-
-    span int64 [m]: which of the rank's `Instances`; launch_ns int64 [m], track int32 [m]: when and on which thread the
-    op asked for it; end_ns int64 [m]: when the host saw that it was done, which for a receive is when it was waited
-    for; peer int64 [m]: the other rank of the job, -1 unknown; sends bool [m]; tag, elements int64 [m], -1 unknown.
-    """
-
-    span: I64
-    launch_ns: I64
-    track: I32
-    end_ns: I64
-    peer: I64
-    sends: Mask
-    tag: I64
-    elements: I64
-
-
 def host_calls(table: EventTable) -> HostCalls:
     """All communication that the host did itself, with what asked for it."""
     row = _spans(table)
@@ -102,25 +84,6 @@ def host_calls(table: EventTable) -> HostCalls:
         groups=groups,
         message_group=message_group,
         group=0 if len(groups) == 1 else -1,
-    )
-
-
-def host_messages(table: EventTable, calls: HostCalls) -> Messages:
-    """The messages among `calls`, of which the op was recorded, for who looks at what a rank did between them."""
-    span = np.flatnonzero((np.array(calls.kinds) == _P2P) & (calls.call >= 0))
-    call, row, peer = calls.call[span], calls.row[span], calls.peer[span]
-    if calls.message_group >= 0:
-        ranks = np.array(calls.groups[calls.message_group].ranks, np.int64)
-        peer = np.where(peer >= 0, ranks[np.minimum(peer, len(ranks) - 1)], -1)
-    return Messages(
-        span=span,
-        launch_ns=table.start_ns[call],
-        track=table.track[call],
-        end_ns=table.start_ns[row] + table.dur_ns[row],
-        peer=peer,
-        sends=calls.sends[span],
-        tag=calls.tag[span],
-        elements=calls.elements[span],
     )
 
 
