@@ -153,18 +153,20 @@ def _passes(context: FileContext, calls: HostCalls, compute: _Computed, bounds: 
     sent = np.flatnonzero((np.array(calls.kinds) == _MESSAGE) & (calls.call >= 0) & (calls.peer >= 0))
     if not len(sent):
         return None
-    asked = context.table.start_ns[calls.call[sent]]
-    backward = HostOps(context.table, context.threads).backward(compute.track, compute.start)
+    # A receive may be asked for passes ahead; its span ends when the host waits for it, before the pass that uses it.
+    table = context.table
+    handed = np.where(calls.sends[sent], table.start_ns[calls.call[sent]], table.end_ns[calls.row[sent]])
+    backward = HostOps(table, context.threads).backward(compute.track, compute.start)
     step = step_at(compute.start, bounds)
     # Splitting a batch or seeding a gradient costs a host as much as a small kernel: no pass is made of that alone.
-    key = np.stack([np.searchsorted(np.sort(asked), compute.start), backward, step])
+    key = np.stack([np.searchsorted(np.sort(handed), compute.start), backward, step])
     which = np.unique(key, axis=1, return_inverse=True)[1].ravel()
     multiplies = np.bincount(which, compute.matmul) > 0
     real = multiplies[which] if multiplies.any() else np.ones(len(which), np.bool_)
     start, end = compute.start[real], compute.end[real]
     return cut_passes(
         Compute(launched_ns=start, start_ns=start, end_ns=end, backward=backward[real], step=step[real]),
-        Messages(sent, asked, step_at(asked, bounds)),
+        Messages(sent, handed, step_at(handed, bounds)),
     )
 
 
