@@ -7,10 +7,10 @@
 
 The model is a chain of blocks (two linear layers each), so that every layout takes the same one. Faults:
 
-* ``compute``: the slow rank multiplies matrices for about `inject_ms` before its forward pass, in a `record_function`
-  range of the name `INJECTED`; how often is measured at the start, while nobody else computes;
+* ``compute``: the slow rank multiplies matrices for about `inject_ms` a step at the beginning of its forward passes,
+  in a `record_function` range of the name `INJECTED`; how often is measured at the start, while nobody else computes;
 * ``loader``: its dataset sleeps `inject_ms` in each batch;
-* ``stage``: pipelines: the stage of the slow rank has twice the layers, on all its replicas.
+* ``stage``: in a pipeline the stage of the slow rank has twice the layers, on all its replicas.
 
 Nothing here knows of the analyser: the truth comes from the job's own clock.
 """
@@ -41,7 +41,8 @@ Pass = Callable[["torch.Tensor"], None]
 
 
 class LayoutTruth(TypedDict):
-    """Contents of ``truth.json``. `injected_ns` by rank, then by step number as text; measured with `perf_counter_ns`.
+    """Contents of ``truth.json``. injected_ns, arrival_ns by rank, then by step number as text: what was injected, and
+    when the last gradient was ready (CLOCK_MONOTONIC, one clock for all ranks of a host).
 
     stage_of: the (first) pipeline stage of each rank; empty without a pipeline.
     """
@@ -52,6 +53,25 @@ class LayoutTruth(TypedDict):
     recorded_steps: list[int]
     stage_of: dict[str, int]
     injected_ns: dict[str, dict[str, int]]
+    arrival_ns: dict[str, dict[str, int]]
+
+
+@dataclass
+class Note:
+    """What a rank measures: by step, in nanoseconds."""
+
+    injected_ns: dict[int, int]
+    arrival_ns: dict[int, int]
+    step: int = 0
+
+    def injected(self, ns: int) -> None:
+        self.injected_ns[self.step] = self.injected_ns.get(self.step, 0) + ns
+
+    def arrived(self, _: torch.Tensor) -> None:
+        self.arrival_ns[self.step] = time.perf_counter_ns()
+
+    def texts(self) -> dict[str, dict[int, int]]:
+        return {"injected_ns": self.injected_ns, "arrival_ns": self.arrival_ns}
 
 
 @dataclass(frozen=True)
@@ -91,6 +111,7 @@ def run_layout(out: Path, settings: Layout) -> LayoutTruth:
         recorded_steps=list(range(settings.warmup_steps, settings.warmup_steps + settings.steps)),
         stage_of={rank: part["stage"] for rank, part in parts.items() if part["stage"] is not None},
         injected_ns={rank: part["injected_ns"] for rank, part in parts.items()},
+        arrival_ns={rank: part["arrival_ns"] for rank, part in parts.items()},
     )
     (out / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
     return truth
@@ -105,21 +126,25 @@ def train(out: Path, settings: Layout, rank: int) -> None:
     """Train and record one rank, in this process."""
     import torch
     import torch.distributed as dist
-    from torch.profiler import ProfilerActivity, profile, record_function, schedule
+    from torch.profiler import ProfilerActivity, profile, schedule
     from torch.utils.data import DataLoader
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     meeting = (out / "rendezvous").resolve().as_uri()
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=settings.ranks)
-    parameters, passes, stage = _build(settings, rank)
+    modules, passes, stage = _build(settings, rank)
+    parameters = [parameter for one in modules for parameter in one.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-3)
     slow = rank == settings.slow_rank
-    square = torch.randn(512, 512)
-    times = _calibrate(square, settings.inject_ms) if slow and settings.fault == "compute" else 0
-    injected_ns: dict[str, int] = {}
+    note = Note({}, {})
+    dist.barrier()
+    if slow and settings.fault == "compute":
+        _slow_down(modules, settings, note)
     sleeps = slow and settings.fault == "loader"
-    batches = iter(DataLoader(_build_dataset(settings, injected_ns, sleeps), batch_size=settings.batch))
+    # The first parameter's gradient is the last one of a step.
+    parameters[0].register_hook(note.arrived)  # type: ignore[no-untyped-call]
+    batches = iter(DataLoader(_build_dataset(settings, note, sleeps), batch_size=settings.batch))
     recorder = profile(
         activities=[ProfilerActivity.CPU],
         schedule=schedule(wait=1, warmup=settings.warmup_steps - 1, active=settings.steps, repeat=1),
@@ -129,36 +154,43 @@ def train(out: Path, settings: Layout, rank: int) -> None:
     dist.barrier()
     with recorder as prof:
         for step in range(settings.warmup_steps + settings.steps):
+            note.step = step
             batch = next(batches)
             optimizer.zero_grad()
-            if times:
-                before = time.perf_counter_ns()
-                with record_function(INJECTED):
-                    for _ in range(times):
-                        torch.mm(square, square)
-                injected_ns[str(step)] = time.perf_counter_ns() - before
             passes(batch)
             optimizer.step()
             prof.step()
-    (out / f"truth-{rank}.json").write_text(json.dumps({"stage": stage, "injected_ns": injected_ns}))
+    (out / f"truth-{rank}.json").write_text(json.dumps({"stage": stage, **note.texts()}))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _calibrate(square: torch.Tensor, inject_ms: float) -> int:
-    """How many products take `inject_ms` while the other ranks wait at the barrier."""
+def _slow_down(modules: list[torch.nn.Module], settings: Layout, note: Note) -> None:
+    """Let each forward pass of the modules begin with products that are none of the model's."""
     import torch
+    from torch.profiler import record_function
 
-    time.sleep(1.0)  # the others are still being built
+    square = torch.randn(512, 512)
+    passes = len(modules) * (settings.micro_batches if settings.layout in PIPELINES else 1)
     for _ in range(20):
         torch.mm(square, square)
     before = time.perf_counter_ns()
     for _ in range(50):
         torch.mm(square, square)
-    return max(1, round(inject_ms * 1e6 * 50 / (time.perf_counter_ns() - before)))
+    products = max(1, round(settings.inject_ms * 1e6 / passes * 50 / (time.perf_counter_ns() - before)))
+
+    def multiply(*_: object) -> None:
+        before = time.perf_counter_ns()
+        with record_function(INJECTED):
+            for _at in range(products):
+                torch.mm(square, square)
+        note.injected(time.perf_counter_ns() - before)
+
+    for one in modules:
+        one.register_forward_pre_hook(multiply)
 
 
-def _build_dataset(settings: Layout, injected_ns: dict[str, int], sleeps: bool) -> Dataset[torch.Tensor]:
+def _build_dataset(settings: Layout, note: Note, sleeps: bool) -> Dataset[torch.Tensor]:
     """The samples of one rank, in the order of the batches; a sleep is in the first sample of its batch."""
     import torch
     from torch.utils.data import Dataset
@@ -175,7 +207,7 @@ def _build_dataset(settings: Layout, injected_ns: dict[str, int], sleeps: bool) 
             if sleeps and position == 0:
                 before = time.perf_counter_ns()
                 time.sleep(settings.inject_ms / 1e3)
-                injected_ns[str(batch)] = time.perf_counter_ns() - before
+                note.injected(time.perf_counter_ns() - before)
             return rows[index]
 
     return Samples()
@@ -192,8 +224,8 @@ def _blocks(settings: Layout, count: int) -> torch.nn.Sequential:
     return torch.nn.Sequential(*made)
 
 
-def _build(settings: Layout, rank: int) -> tuple[list[torch.nn.Parameter], Pass, int | None]:
-    """The parameters of one rank, its forward and backward pass over a batch, and its stage in a pipeline."""
+def _build(settings: Layout, rank: int) -> tuple[list[torch.nn.Module], Pass, int | None]:
+    """The modules of one rank, its forward and backward pass over a batch, and its stage in a pipeline."""
     if settings.layout in PIPELINES:
         return _build_pipeline(settings, rank)
     import torch
@@ -219,10 +251,10 @@ def _build(settings: Layout, rank: int) -> tuple[list[torch.nn.Parameter], Pass,
     def passes(batch: torch.Tensor) -> None:
         torch.autograd.backward(torch.nn.functional.mse_loss(model(batch), batch))
 
-    return list(model.parameters()), passes, None
+    return [model], passes, None
 
 
-def _build_pipeline(settings: Layout, rank: int) -> tuple[list[torch.nn.Parameter], Pass, int]:
+def _build_pipeline(settings: Layout, rank: int) -> tuple[list[torch.nn.Module], Pass, int]:
     """One stage, or two model chunks of an interleaved schedule; with replicas each chunk is under DDP."""
     import torch
     from torch.distributed import pipelining
@@ -262,7 +294,7 @@ def _build_pipeline(settings: Layout, rank: int) -> tuple[list[torch.nn.Paramete
         else:
             runs.step()
 
-    return [parameter for one in modules for parameter in one.parameters()], passes, here
+    return modules, passes, here
 
 
 def main(arguments: list[str]) -> None:
