@@ -31,6 +31,7 @@ from steptime.trace.events import I64, Category, EventTable
 from steptime.trace.kernels import cpu_op_leaf
 
 _COMMUNICATES = ("c10d::", "_c10d_functional", "c10d_functional::", "record_param_comms")
+_LONG_AGO = np.iinfo(np.int64).min
 _MATMUL = LEAF_CODE["kernels/matmul"]
 _MESSAGE = "p2p_transfer"
 _OPTIMIZER = LEAF_CODE["kernels/optimizer"]
@@ -180,23 +181,28 @@ def _uncounted(pieces: Pieces) -> tuple[I64, I64]:
     return none, none
 
 
-def _blocked(table: EventTable, calls: HostCalls, training: list[int], taken: Spans) -> Spans:
-    """The part of each call in which it may block a training thread, in the order of `calls`.
+def _blocked(table: EventTable, calls: HostCalls, training: list[int], taken: Spans) -> Pieces:
+    """The parts of each call in which it may block a training thread, sorted by start; `source` indexes `calls`.
 
     Workers do collectives while the thread goes on. A message's span stands on the thread that asked for it and ends
-    when that thread has waited for it: only the time since the thread's last op, and since the end of an earlier wait,
-    can be a wait. taken: what the ops of the training threads own, disjoint.
+    when that thread has waited for it: only the op that asked, and the time since the thread's last op and since the
+    end of an earlier wait, can be blocked. taken: what the ops of the training threads own, disjoint.
     """
-    start, end = table.start_ns[calls.row].copy(), table.end_ns[calls.row]
+    start, end = calls.start_ns.copy(), table.end_ns[calls.row]
     waits = np.flatnonzero((np.array(calls.kinds) == _MESSAGE) & np.isin(table.track[calls.row], training))
     waits = waits[np.argsort(end[waits], kind="stable")]
-    edges = np.append(np.iinfo(np.int64).min, taken.end)
-    free_since = edges[np.searchsorted(taken.end, end[waits], side="right")]
-    busy = np.append(taken.start, np.iinfo(np.int64).max)[np.searchsorted(taken.end, end[waits], side="right")]
-    previous = np.append(np.iinfo(np.int64).min, end[waits][:-1])
-    start[waits] = np.maximum(start[waits], np.maximum(free_since, previous))
-    start[waits] = np.where(busy < end[waits], end[waits], start[waits])
-    return Spans(start, end)
+    after = np.searchsorted(taken.end, end[waits], side="right")
+    free_since = np.append(_LONG_AGO, taken.end)[after]
+    busy = np.append(taken.start, np.iinfo(np.int64).max)[after] < end[waits]
+    previous = np.append(_LONG_AGO, end[waits][:-1])
+    start[waits] = np.where(busy, end[waits], np.maximum(start[waits], np.maximum(free_since, previous)))
+    asks = waits[calls.call[waits] >= 0]
+    ops = calls.call[asks]
+    start = np.concatenate([start, table.start_ns[ops]])
+    end = np.concatenate([end, table.end_ns[ops]])
+    source = np.concatenate([np.arange(len(calls.row)), asks])
+    order = np.argsort(start, kind="stable")
+    return Pieces(start[order], end[order], source[order])
 
 
 def _take_collectives(account: _Account, calls: HostCalls) -> Instances:
@@ -209,11 +215,10 @@ def _take_collectives(account: _Account, calls: HostCalls) -> Instances:
     texts = [f"{kind} ({names[at]})" if names[at] else kind for kind, at in zip(kinds, group.tolist(), strict=True)]
     what = np.array([context.labels.text(text) for text in texts], np.int64)
     none = np.full(len(rows), -1)
-    spans = _blocked(table, calls, context.state.training, account.taken)
-    order = np.argsort(spans.start, kind="stable")
-    parts = first_started(Spans(spans.start[order], spans.end[order]))
-    exposed = account.take(Pieces(parts.start, parts.end, order[parts.source]), leaf, what, none, _uncounted)
-    at = np.searchsorted(account.bounds, table.start_ns[rows], side="right") - 1
+    blocked = _blocked(table, calls, context.state.training, account.taken)
+    parts = first_started(Spans(blocked.start, blocked.end))
+    exposed = account.take(Pieces(parts.start, parts.end, blocked.source[parts.source]), leaf, what, none, _uncounted)
+    at = np.searchsorted(account.bounds, calls.start_ns, side="right") - 1
     inside = np.flatnonzero((at >= 0) & (at < len(account.bounds) - 1))
     occurs = (np.ones(len(inside), np.int64), table.dur_ns[rows][inside])
     account.writer.put((at[inside], leaf[inside], what[inside], none[inside]), np.zeros(len(inside), np.int64), occurs)

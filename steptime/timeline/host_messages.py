@@ -34,8 +34,9 @@ _PIPELINE = re.compile(r"(?:^|[^a-z])(?:pp|pipe|pipeline)(?:$|[^a-z])")
 class HostCalls(msgspec.Struct, frozen=True):
     """n communication spans of a rank without a device, sorted by start, and the op that asked for each.
 
-    row int64 [n]: the span; call int64 [n]: row of the op, -1 if not recorded; kinds: leaf id of slice
-    ``exposed_comm`` of each, as asked for; elements int64 [n]: of the span's first tensor, -1 unknown.
+    row int64 [n]: the span; call int64 [n]: row of the op, -1 if not recorded; start_ns int64 [n]: of a message its
+    op's start, since gloo opens the span when it has sent already; kinds: leaf id of slice ``exposed_comm`` of each, as
+    asked for; elements int64 [n]: of the span's first tensor, -1 unknown.
     Of messages: peer int64 [n], the other rank as counted in `message_group`, -1 unknown or no message; sends bool [n];
     tag int64 [n], -1 unknown.
 
@@ -45,6 +46,7 @@ class HostCalls(msgspec.Struct, frozen=True):
 
     row: I64
     call: I64
+    start_ns: I64
     kinds: list[str]
     elements: I64
     peer: I64
@@ -64,6 +66,9 @@ def host_calls(table: EventTable) -> HostCalls:
     shapes[table.ops.row] = table.ops.shapes
     elements = _by_text(table, shapes[row], _size, 0)
     call = _calls(table, row, named, elements, np.array(kind_of), shapes)
+    start_ns = table.start_ns[np.where((named == _P2P) & (call >= 0), call, row)]
+    order = np.argsort(start_ns, kind="stable")
+    named, (row, call, elements, start_ns) = named[order], (one[order] for one in (row, call, elements, start_ns))
     kinds = np.where(call >= 0, np.array(kind_of)[table.name[call]], named).tolist()
     message = named == _P2P
     arguments = np.full(len(table.start_ns), -1, np.int64)
@@ -76,6 +81,7 @@ def host_calls(table: EventTable) -> HostCalls:
     return HostCalls(
         row=row,
         call=call,
+        start_ns=start_ns,
         kinds=kinds,
         elements=elements,
         peer=peer if message_group >= 0 or not groups else np.full(len(row), -1, np.int64),

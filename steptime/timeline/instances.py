@@ -116,7 +116,7 @@ def host_instances(
     none = np.full(len(rows), -1, np.int64)
     groups, group = host_groups(calls)
     return Instances(
-        start_ns=table.start_ns[rows],
+        start_ns=calls.start_ns,
         end_ns=table.start_ns[rows] + table.dur_ns[rows],
         leaf=leaf,
         group=group,
@@ -126,7 +126,7 @@ def host_instances(
         peer=calls.peer,
         sends=calls.sends,
         stream=none,
-        step=step_at(table.start_ns[rows], bounds),
+        step=step_at(calls.start_ns, bounds),
         groups=groups,
         exposed_start=exposed.start,
         exposed_end=exposed.end,

@@ -154,8 +154,8 @@ def test_a_message_holds_its_thread_up_only_at_its_end(tmp_path: Path) -> None:
     recording.op("aten::mm", 100, 200).message("send", 2, (200, 205), 900).message("recv", 0, (206, 210), 560)
     recording.op("aten::mm", 300, 500).op("aten::mm", 600, 850).op("aten::mm", 950, 1000)
     step = recording.timeline(tmp_path).steps[0]
-    # The receive: from the op's end at 500 to 560. The send: from 850 to 900. Not the hole before 300.
-    assert step.leaves_ns["exposed_comm/p2p_transfer"] == (60 + 50) * 1000
+    # The receive: from the op's end at 500 to 560. The send: from 850 to 900. Asking: 5 and 4. Not the hole before 300.
+    assert step.leaves_ns["exposed_comm/p2p_transfer"] == (60 + 50 + 5 + 4) * 1000
     assert step.leaves_ns["kernels/matmul"] == (100 + 200 + 250 + 50) * 1000
 
 
@@ -165,13 +165,14 @@ def test_two_messages_waited_for_in_one_hole_share_it_in_turn(tmp_path: Path) ->
     instances = _instances(recording.op("aten::mm", 950, 1000).timeline(tmp_path))
     owned = np.bincount(instances.exposed_of, instances.exposed_end - instances.exposed_start).tolist()
     assert instances.sends.tolist() == [True, False]
-    assert owned == [200_000, 300_000]
+    # Asking took 5 and 4.
+    assert owned == [205_000, 304_000]
 
 
-def test_a_message_whose_wait_is_hidden_costs_nothing(tmp_path: Path) -> None:
+def test_a_message_whose_wait_is_hidden_costs_what_asking_for_it_took(tmp_path: Path) -> None:
     recording = Recording(1).step(0, 0, 1000).step(1, 1000, 1100)
     recording.message("send", 2, (100, 105), 500).op("aten::mm", 200, 900)
-    assert "exposed_comm/p2p_transfer" not in recording.timeline(tmp_path).steps[0].leaves_ns
+    assert recording.timeline(tmp_path).steps[0].leaves_ns["exposed_comm/p2p_transfer"] == 5_000
 
 
 @pytest.mark.parametrize("name", ["_c10d_functional::wait_tensor", "c10d::allreduce_"])
