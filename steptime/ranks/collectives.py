@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.ranks.counted import Row
+from steptime.ranks.host_groups import host_groups
 from steptime.ranks.sequences import NO_STEP, NOWHERE, Beat, host_turns, place
 from steptime.taxonomy import LEAF_CODE, LEAVES
 from steptime.timeline.instances import UNKNOWN_GROUP, Group
-from steptime.trace.events import I64
+from steptime.trace.events import I32, I64
 
 Mask = NDArray[np.bool_]
 
@@ -212,7 +213,8 @@ def _entries(rows: Sequence[Row], groups: dict[JobGroup, int]) -> tuple[_Entries
         known = busiest.setdefault((row.rank, row.capture), at)
         if counts[at] > counts[known]:
             busiest[row.rank, row.capture] = at
-    parts = [_row_entries(rows[at], at, groups) for at in sorted(busiest.values()) if counts[at]]
+    placed = host_groups(rows, IS_BARRIER)
+    parts = [_row_entries(rows[at], at, groups, placed.get(at)) for at in sorted(busiest.values()) if counts[at]]
     shadowed = sum(counts) - sum(len(part.row) for part in parts)
     none = np.empty(0, np.int64)
     columns = {
@@ -221,7 +223,8 @@ def _entries(rows: Sequence[Row], groups: dict[JobGroup, int]) -> tuple[_Entries
     return _Entries(**columns), shadowed
 
 
-def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
+def _row_entries(row: Row, at: int, groups: dict[JobGroup, int], placed: I32 | None) -> _Entries:
+    """Columns of one row; `placed`: the groups of its instances where they are not those of the row alone."""
     instances = row.timeline.instances
     assert instances is not None
     of_group = np.array([_job_group(row, group, groups) for group in instances.groups], np.int64)
@@ -243,7 +246,7 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
         receiver=np.where(instances.sends, peer, own),
         turn=host_turns(peer, instances.sends, step) if row.timeline.device is None else np.full(len(leaf), NOWHERE),
         step=step,
-        group=of_group[instances.group],
+        group=of_group[instances.group if placed is None else placed],
     )
 
 

@@ -1,14 +1,8 @@
-"""Communication of a rank without a device, on small recordings as torch 2.13 writes them over gloo.
-
-Names, threads and arguments are those of real recordings (`tests/real_run/layouts.py`): messages stand on the thread
-that asked for them, collectives on workers, and only the op has the other rank and the tag.
-"""
+"""Communication of a rank without a device: who asked for it, with whom it was, and when it held its thread up."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,63 +10,9 @@ import pytest
 from steptime.ranks.sequences import NO_STEP, NOWHERE, host_turns
 from steptime.timeline.host_messages import HostCalls, host_calls
 from steptime.timeline.instances import Instances
-from steptime.timeline.summary import DeviceTimeline, Request, summarize
+from steptime.timeline.summary import DeviceTimeline
 from steptime.trace.events import EventTable
-from steptime.trace.parse import parse
-
-MAIN, WORKER = 100, 101
-WORLD = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": 4, "ranks": [0, 1, 2, 3]}
-
-
-class Recording:
-    """Events of one rank, in microseconds."""
-
-    def __init__(self, rank: int, groups: list[dict[str, Any]] | None = None) -> None:
-        self.rank, self.groups = rank, [WORLD] if groups is None else groups
-        self.events: list[dict[str, Any]] = []
-
-    def add(self, category: str, name: str, at: int, end: int, thread: int = MAIN, **arguments: object) -> Recording:
-        args = {key.replace("_", " "): value for key, value in arguments.items()}
-        event = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": at, "dur": end - at}
-        self.events.append({**event, "args": args})
-        return self
-
-    def step(self, number: int, at: int, end: int) -> Recording:
-        return self.add("user_annotation", f"ProfilerStep#{number}", at, end)
-
-    def op(self, name: str, at: int, end: int) -> Recording:
-        return self.add("cpu_op", name, at, end)
-
-    def message(self, kind: str, peer: int, asked: tuple[int, int], done: int, tag: int = 0) -> Recording:
-        """A send or receive of 16 x 256 elements that is asked for in an op and done when the host waited for it."""
-        name = {"send": "c10d::send", "recv": "c10d::recv_"}[kind]
-        types = ["TensorList", "", "Scalar", "Scalar"]
-        self.add(
-            "cpu_op",
-            name,
-            *asked,
-            Input_Dims=[[[16, 256]], [], [], []],
-            Input_type=types,
-            Concrete_Inputs=["", "", str(peer), str(tag)],
-        )
-        return self.add("user_annotation", f"gloo:{kind}", asked[0] + 1, done, Input_Dims=[[16, 256]])
-
-    def asks(self, name: str, at: int, shapes: list[Any]) -> Recording:
-        return self.add("cpu_op", f"c10d::{name}", at, at + 2, Input_Dims=shapes)
-
-    def works(self, name: str, at: int, end: int, elements: int) -> Recording:
-        return self.add("user_annotation", f"gloo:{name}", at, end, WORKER, Input_Dims=[[elements]])
-
-    def table(self, folder: Path) -> EventTable:
-        info = {"backend": "gloo", "rank": self.rank, "world_size": 4, "pg_config": self.groups}
-        head = {"schemaVersion": 1, "distributedInfo": info, "baseTimeNanoseconds": 1_700_000_000_000_000_000}
-        path = folder / f"rank{self.rank}.json"
-        path.write_text(json.dumps({**head, "traceEvents": self.events}))
-        return parse(str(path))
-
-    def timeline(self, folder: Path) -> DeviceTimeline:
-        (timeline,) = summarize(self.table(folder), Request()).devices
-        return timeline
+from tests.gloo_recording import WORLD, Recording, group
 
 
 def _calls(recording: Recording, folder: Path) -> tuple[EventTable, HostCalls]:
@@ -123,12 +63,8 @@ def test_work_asked_for_before_the_recording_takes_nobodys_op(tmp_path: Path) ->
     assert table.names[table.name[calls.call[1]]] == "c10d::_reduce_scatter_base_"
 
 
-def _group(name: str, description: str, *ranks: int) -> dict[str, Any]:
-    return {"pg_name": name, "pg_desc": description, "pg_size": len(ranks), "ranks": list(ranks)}
-
-
 def test_the_only_group_that_a_message_fits_is_its_group(tmp_path: Path) -> None:
-    groups = [WORLD, _group("2", "ours", 1, 3), _group("3", "theirs", 0, 1)]
+    groups = [WORLD, group("2", "ours", 1, 3), group("3", "theirs", 0, 1)]
     # As member 1 of "theirs" or of all it would send to itself.
     timeline = Recording(1, groups).step(0, 0, 100).message("send", 1, (10, 20), 50).timeline(tmp_path)
     instances = _instances(timeline)
@@ -136,13 +72,13 @@ def test_the_only_group_that_a_message_fits_is_its_group(tmp_path: Path) -> None
 
 
 def test_of_several_groups_that_fit_the_one_named_as_a_pipeline_is_taken(tmp_path: Path) -> None:
-    groups = [WORLD, _group("1", "mesh_pp", 0, 2), _group("3", "mesh_dp", 0, 1)]
+    groups = [WORLD, group("1", "mesh_pp", 0, 2), group("3", "mesh_dp", 0, 1)]
     instances = _instances(Recording(0, groups).step(0, 0, 100).message("send", 1, (10, 20), 50).timeline(tmp_path))
     assert [instances.groups[at].description for at in instances.group.tolist()] == ["mesh_pp"]
 
 
 def test_nothing_is_claimed_where_several_groups_fit(tmp_path: Path) -> None:
-    recording = Recording(0, [WORLD, _group("1", "a", 0, 2), _group("3", "b", 0, 1)]).step(0, 0, 100)
+    recording = Recording(0, [WORLD, group("1", "a", 0, 2), group("3", "b", 0, 1)]).step(0, 0, 100)
     recording.message("send", 1, (10, 20), 50).asks("allreduce_", 60, [[[8]], [], []]).works("all_reduce", 63, 70, 8)
     instances = _instances(recording.timeline(tmp_path))
     assert instances.peer.tolist() == [-1, -1]
