@@ -22,6 +22,13 @@ class Promises:
         """
         parts = list(parts)
         got, holders = 0, dict[str, None]()
+        # One item (a kernel, say) may stand behind several parts: it has the time of all of them.
+        items: dict[str, int] = {}
+        for part in parts:
+            for key in part.items:
+                items[key] = items.get(key, 0) + part.ns
+        for key, ns in items.items():
+            self._left.setdefault(key, ns)
         for part in parts:
             keys = (part.leaf, *part.items)
             free = min(self._left.get(key, part.ns) for key in keys)

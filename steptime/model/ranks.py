@@ -8,7 +8,8 @@ import msgspec
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """Who held up the job, and why.
 
-    kind: ``straggler`` (the same rank across steps), ``jitter`` (another rank each time), ``once`` or ``unclear``.
+    kind: ``straggler`` (the same rank across steps), ``jitter`` (another rank each time, or any of them: all do the
+    same and who is last is chance), ``once`` or ``unclear``.
     rank: None for jitter, or where a whole host is meant; ranks: all that are meant. cause: "slower kernels", "more
     work", "slow link", the id of a host leaf, "not recorded" or "not separable"; leaf: where it shows. through: ranks
     that it kept and that then kept others. steps: in which it led. lost_ns: what it cost each other rank over those

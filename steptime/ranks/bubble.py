@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from steptime.ranks.alignment import NOBODY, Alignment
 from steptime.ranks.blame import column_of, job_steps
+from steptime.ranks.chains import KEPT_SHARE
 from steptime.ranks.collectives import global_peers
 from steptime.ranks.counted import Row
 from steptime.ranks.flow import Flow, flow_of
 from steptime.ranks.moves import WAIT, Moved
-from steptime.ranks.replay import FORWARD, WEIGHT, Order, idle_ns, order_of
+from steptime.ranks.replay import FORWARD, WEIGHT, Order, idle_ns, order_of, phase_ns
 from steptime.ranks.stages import Stages, find_stages
 from steptime.ranks.waits import Waits
 from steptime.taxonomy import LEAF_CODE
@@ -41,7 +42,8 @@ class Staged(msgspec.Struct, frozen=True):
     """A pipeline with its recorded order; why: why no order was found. numbers: capture and number of the s steps.
 
     between bool [w]: which of the job's waits are between its stages. budget_ns int64 [r, s, 3]: by row and step the
-    schedule's own share, imbalance, and what a slower rank adds, at most; slow int64 [r, s]: that rank's row, `NOBODY`.
+    schedule's own share, imbalance, and what a slower rank adds, at most; slow int64 [r, s]: that rank's row, `NOBODY`;
+    delay_ns int64 [r, s]: how much longer it makes the phase.
     column int64 [r, longest + 1]: see `column_of`. On the common clock, int64 [r, s]: begin_ns, end_ns of the phase of
     the row's pipeline, first_ns, last_ns of the row's own passes.
     """
@@ -54,6 +56,7 @@ class Staged(msgspec.Struct, frozen=True):
     between: Mask
     budget_ns: I64
     slow: I64
+    delay_ns: I64
     column: I64
     begin_ns: I64
     first_ns: I64
@@ -75,8 +78,9 @@ def find_pipeline(rows: Sequence[Row], alignment: Alignment, waits: Waits) -> St
     shape = (len(rows), len(numbers))
     known = order if isinstance(order, Order) else None
     budget, slow = np.zeros((*shape, 3), np.int64), np.full(shape, NOBODY, np.int64)
+    delay = np.zeros(shape, np.int64)
     if known is not None and flow is not None:
-        _budget(flow, known, budget, slow)
+        _budget(flow, known, budget, (slow, delay))
     return Staged(
         stages=stages,
         flow=flow,
@@ -86,6 +90,7 @@ def find_pipeline(rows: Sequence[Row], alignment: Alignment, waits: Waits) -> St
         between=_between(alignment, stages, waits),
         budget_ns=budget,
         slow=slow,
+        delay_ns=delay,
         column=column_of(rows, at),
         **_bounds(flow, stages, shape),
     )
@@ -96,8 +101,9 @@ def _lacks_stages(rows: Sequence[Row]) -> bool:
     ranks = [row.rank for row in rows]
     for row in rows:
         instances = row.timeline.instances
-        if instances is not None and (instances.peer >= 0).any():
-            peers = global_peers(row, instances.group.astype(np.int64), instances.peer)
+        if instances is not None and instances.messages.any():
+            group = np.concatenate([instances.group, instances.shared_group]).astype(np.int64)
+            peers = global_peers(row, group, np.concatenate([instances.peer, instances.shared_peer]))
             if not np.isin(peers[peers >= 0], ranks).all():
                 return True
     return False
@@ -173,8 +179,9 @@ class Usual(msgspec.Struct, frozen=True):
         return even
 
 
-def _budget(flow: Flow, order: Order, budget: I64, slow: I64) -> None:
-    """Fill in how much of each row's waits each cause explains at most."""
+def _budget(flow: Flow, order: Order, budget: I64, late: tuple[I64, I64]) -> None:
+    """Fill in how much of each row's waits each cause explains at most, and who is slow by how much."""
+    slow, delay = late
     usual = Usual.of(flow, order)
     key = usual.key
     staged = usual.stage_ns[key]
@@ -186,7 +193,8 @@ def _budget(flow: Flow, order: Order, budget: I64, slow: I64) -> None:
         more = (usual.rank_ns[:, key] - staged)[:, mine].sum(axis=1)
         excess[:, stage] = np.where(more > SLOWER * staged[mine].sum(), more, 0.0)
     slower = np.where(excess[:, order.stage] > 0, usual.rank_ns[:, key], staged)
-    idle = np.rint(idle_ns(order, np.concatenate([np.stack([even, staged]), slower]))).astype(np.int64)
+    own = np.concatenate([np.stack([even, staged]), slower])
+    idle, phase = np.rint(idle_ns(order, own)).astype(np.int64), phase_ns(order, own)
     rows = flow.row[order.index]
     for pipeline, column, one in zip(order.pipeline.tolist(), order.column.tolist(), rows, strict=True):
         at = int(np.searchsorted(pipelines, pipeline))
@@ -196,6 +204,17 @@ def _budget(flow: Flow, order: Order, budget: I64, slow: I64) -> None:
         budget[lanes, column, 2] = np.maximum(idle[2 + at] - idle[1], 0)
         if excess[at].any():
             slow[lanes, column] = lanes[excess[at].argmax()]
+            delay[lanes, column] = round(phase[2 + at] - phase[1])
+
+
+def through_pipeline(staged: Staged, waits: Waits) -> Waits:
+    """The waits, with the slow rank of a pipeline in the place of those of its ranks that it delayed."""
+    column = staged.column[waits.row, waits.step]
+    known = (column >= 0) & (waits.origin != NOBODY) & ~staged.between
+    slow = np.where(known, staged.slow[waits.origin, column], NOBODY)
+    delay = np.where(known, staged.delay_ns[waits.origin, column], 0)
+    kept = (slow != NOBODY) & (delay >= KEPT_SHARE * waits.ns)
+    return msgspec.structs.replace(waits, origin=np.where(kept, slow, waits.origin))
 
 
 def split_bubble(staged: Staged, alignment: Alignment, waits: Waits) -> Moved:

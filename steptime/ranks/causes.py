@@ -24,6 +24,9 @@ SAME_COUNT = 0.01
 SLOWER, MORE, LINK = "slower kernels", "more work", "slow link"
 UNKNOWN, NOT_RECORDED = "not separable", "not recorded"
 
+#: Host causes whose length does not depend on how far the host runs ahead of the device.
+_OWN_LENGTH = [LEAF_CODE[f"host/{name}"] for name in ("data_loader", "python", "gc", "checkpoint", "compile")]
+
 _COMPUTE = [code for code, leaf in enumerate(LEAVES) if leaf.slice in ("kernels", "recompute")]
 _TRANSFER = [code for code, leaf in enumerate(LEAVES) if leaf.slice == "exposed_comm"]
 _IDLE = [
@@ -35,25 +38,32 @@ _PRODUCTIVE = len(LEAVES)
 class Leaves(msgspec.Struct, frozen=True):
     """What every row spent on every leaf in every step of the job.
 
-    ns float64 [r, s, leaves + 1], the last one is productive time; transfer without the waits. known bool [r, s]: the
-    row has the step.
+    ns float64 [r, s, leaves + 1], the last one is productive time; transfer without the waits. host float64 [r, s,
+    leaves]: what the host spent on it, idle device or not; NaN where that is not known. known bool [r, s]: the row has
+    the step.
     """
 
     ns: F64
+    host: F64
     known: NDArray[np.bool_]
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Why: what, the leaf it shows in ("slice/leaf", None if several or none), and ns more than the peers a step."""
+    """Why: what, the leaf it shows in ("slice/leaf", None if several or none), and ns more than the peers a step.
+
+    shared: the peers' hosts do it as long, hidden behind work that their devices still had queued.
+    """
 
     what: str
     leaf: str | None
     ns: float
+    shared: bool = False
 
 
 def leaf_table(rows: Sequence[Row], at: I64, waits: Waits) -> Leaves:
     """Leaves of all rows by step. `rows` are as aligned: their waits still stand in exposed communication."""
     ns = np.zeros((*at.shape, len(LEAVES) + 1))
+    host = np.full((*at.shape, len(LEAVES)), np.nan)
     for index, row in enumerate(rows):
         for column, own in enumerate(at[index].tolist()):
             if own < 0:
@@ -62,10 +72,12 @@ def leaf_table(rows: Sequence[Row], at: I64, waits: Waits) -> Leaves:
             ns[index, column, _PRODUCTIVE] = step.productive_ns
             for key, value in step.leaves_ns.items():
                 ns[index, column, LEAF_CODE[key]] = value
+            if row.timeline.host_ns is not None:
+                host[index, column] = row.timeline.host_ns[own]
     column_at = column_of(rows, at)[waits.row, waits.step]
     inside = column_at >= 0
     np.subtract.at(ns, (waits.row[inside], column_at[inside], waits.leaf[inside]), waits.ns[inside])
-    return Leaves(ns, at >= 0)
+    return Leaves(ns, host, at >= 0)
 
 
 def explain(rows: Sequence[Row], leaves: Leaves, at: I64, culprits: Sequence[int], columns: Sequence[int]) -> Cause:
@@ -74,7 +86,7 @@ def explain(rows: Sequence[Row], leaves: Leaves, at: I64, culprits: Sequence[int
     peers = _peers(rows, at, own, columns)
     if not peers or not len(columns):
         return Cause(UNKNOWN, None, 0.0)
-    excess = _excess(leaves, own, peers, columns)
+    excess = _excess(leaves.ns, own, peers, columns)
     causes = [Cause(LEAVES[code].id, LEAVES[code].key, float(excess[code])) for code in _IDLE]
     mine, theirs = (np.array([_work(rows[index], at[index, list(columns)]) for index in some]) for some in (own, peers))
     added = _added_share(
@@ -85,12 +97,16 @@ def explain(rows: Sequence[Row], leaves: Leaves, at: I64, culprits: Sequence[int
     causes.append(Cause(LINK, None, float(excess[_TRANSFER].sum())))
     best = max(causes, key=lambda cause: cause.ns)
     lateness = sum(cause.ns for cause in causes if cause.ns > 0)
-    return best if best.ns >= EXPLAINS * lateness and best.ns > 0 else Cause(UNKNOWN, None, best.ns)
+    if best.ns < EXPLAINS * lateness or best.ns <= 0:
+        return Cause(UNKNOWN, None, best.ns)
+    longer = _excess(leaves.host, own, peers, columns)
+    shared = any(LEAVES[code].key == best.leaf and longer[code] < EXPLAINS * best.ns for code in _OWN_LENGTH)
+    return msgspec.structs.replace(best, shared=shared)
 
 
-def _excess(leaves: Leaves, own: Sequence[int], peers: Sequence[int], columns: Sequence[int]) -> F64:
-    """Mean over the steps of the culprits' mean less the peers' median, float64 [leaves + 1]."""
-    chosen = leaves.ns[:, list(columns)]
+def _excess(spent: F64, own: Sequence[int], peers: Sequence[int], columns: Sequence[int]) -> F64:
+    """Mean over the steps of the culprits' mean less the peers' median, float64 [leaves] as in `spent`."""
+    chosen = spent[:, list(columns)]
     result: F64 = (chosen[list(own)].mean(axis=0) - np.median(chosen[list(peers)], axis=0)).mean(axis=0)
     return result
 

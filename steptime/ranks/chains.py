@@ -12,6 +12,8 @@ Mask = NDArray[np.bool_]
 
 #: A late rank that spent this share of its lateness waiting for another was kept, not slow.
 KEPT_SHARE = 0.5
+#: What starts within this time of its predecessor's end had been queued behind it (DESIGN 1.4, `kernel_gap`).
+QUEUED_NS = 20_000
 
 
 class WaitTimes:
@@ -22,7 +24,8 @@ class WaitTimes:
 
     def __init__(self, row: I64, start_ns: I64, ns: I64, match: I64, late: I64) -> None:
         order = np.lexsort((start_ns, row))
-        self.start, self.ns, self.match, self.late = start_ns[order], ns[order], match[order], late[order]
+        self.row, self.start, self.ns = row[order], start_ns[order], ns[order]
+        self.match, self.late = match[order], late[order]
         self.before = np.append(0, np.cumsum(self.ns))
         # One ascending key over all rows: row first, then time.
         self.zero = int(start_ns.min()) if len(start_ns) else 0
@@ -62,17 +65,22 @@ def origins(collectives: Collectives, times: WaitTimes, usable: Mask, blocking: 
 
     The last member of a match counts as kept if, since the members last met for sure, it waited (exposed) longer
     than its peers' median by `KEPT_SHARE` of its lateness. Then the origin is that of the wait that kept it longest,
-    which ended earlier: chains can't be circles.
+    which ended earlier: chains can't be circles. A run of matches that were queued one behind the other counts as one:
+    what its members wait in it is the lateness, not what kept them.
     """
     matches = collectives.matches
     origin = np.where(usable, collectives.late, NOBODY)
     if not len(times.ns):
         return origin
-    since = _since(collectives, blocking)
-    waited = times.between(matches.row, since[matches.match], collectives.arrival_ns)
+    order, fresh = _in_order(collectives)
+    run = _runs(collectives, order, fresh)
+    since = _since(collectives, blocking, (order, fresh, run))
+    inside = _waited_in_run(collectives, times, run)
+    waited = times.between(matches.row, since[matches.match], collectives.arrival_ns) - inside
     is_late = matches.row == collectives.late[matches.match]
     others = _median_of_others(matches.match, matches.first, waited, is_late)
-    lateness = collectives.last_ns - _median_of_others(matches.match, matches.first, collectives.arrival_ns, is_late)
+    arrival = collectives.arrival_ns - inside
+    lateness = collectives.last_ns - _median_of_others(matches.match, matches.first, arrival, is_late)
     own = np.zeros(matches.count, np.int64)
     own[matches.match[is_late]] = waited[is_late]
     error = np.maximum(collectives.error_ns, 1)
@@ -92,20 +100,70 @@ def _followed(origin: I64, parent: I64) -> I64:
         root = further
 
 
-def _since(collectives: Collectives, blocking: Mask) -> I64:
-    """End of the previous blocking match with the same members, int64 [g]; for the first one long ago."""
+def _in_order(collectives: Collectives) -> tuple[I64, Mask]:
+    """All matches by their members, then time, int64 [g]; and where in that order other members begin, bool [g]."""
     matches = collectives.matches
-    end = np.maximum.reduceat(collectives.end_ns, matches.first[:-1])
     one = np.where(matches.pair, matches.row[matches.first[:-1]], -1)
     other = np.where(matches.pair, matches.row[matches.first[1:] - 1], -1)
     order = np.lexsort((collectives.last_ns, other, one, matches.group))
-    new = np.append(True, np.zeros(len(order) - 1, np.bool_))
+    fresh = np.append(True, np.zeros(len(order) - 1, np.bool_))
     for key in (matches.group, one, other):
-        new[1:] |= key[order][1:] != key[order][:-1]
+        fresh[1:] |= key[order][1:] != key[order][:-1]
+    return order, fresh
+
+
+def _runs(collectives: Collectives, order: I64, fresh: Mask) -> I64:
+    """Number of each match's run, int64 [g], ascending in that order.
+
+    A match belongs to the run of the one before if most of its members but the last had it queued behind that one:
+    their compute had gone ahead, so the end of the one before did not bring them in step.
+    """
+    matches = collectives.matches
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    sort = np.lexsort((place[matches.match], matches.row))
+    row, at = matches.row[sort], place[matches.match[sort]]
+    gap = np.full(len(sort), QUEUED_NS, np.int64)
+    follows = (row[1:] == row[:-1]) & (at[1:] == at[:-1] + 1)
+    gap[1:][follows] = (matches.start_ns[sort][1:] - matches.end_ns[sort][:-1])[follows]
+    queued = np.zeros(len(sort), np.bool_)
+    queued[sort] = gap < QUEUED_NS
+    early = matches.row != collectives.late[matches.match]
+    votes = np.bincount(matches.match, queued & early, minlength=matches.count)
+    joined = 2 * votes > np.bincount(matches.match, early, minlength=matches.count)
+    result = np.empty(len(order), np.int64)
+    result[order] = np.cumsum(fresh | ~joined[order])
+    return result
+
+
+def _waited_in_run(collectives: Collectives, times: WaitTimes, run: I64) -> I64:
+    """What each member had waited in earlier matches of the same run, int64 [k]."""
+    matches = collectives.matches
+    key = matches.row * matches.count + matches.match
+    where = np.argsort(key)
+    mine = np.searchsorted(key[where], times.row * matches.count + times.match)
+    held = np.zeros(len(key), np.int64)
+    np.add.at(held, where[mine], times.ns)
+    sort = np.lexsort((collectives.last_ns[matches.match], run[matches.match], matches.row))
+    before = np.cumsum(held[sort]) - held[sort]
+    row, of_run = matches.row[sort], run[matches.match[sort]]
+    head = np.append(True, (row[1:] != row[:-1]) | (of_run[1:] != of_run[:-1]))[: len(sort)]
+    result = np.empty(len(key), np.int64)
+    result[sort] = before - before[head][np.cumsum(head) - 1]
+    return result
+
+
+def _since(collectives: Collectives, blocking: Mask, ordered: tuple[I64, Mask, I64]) -> I64:
+    """End of the last blocking match with the same members before the run of each, int64 [g]; else long ago."""
+    order, fresh, run = ordered
+    matches = collectives.matches
+    end = np.maximum.reduceat(collectives.end_ns, matches.first[:-1])
     at = np.arange(len(order))
-    began = np.maximum.accumulate(np.where(new, at, 0))
-    latest = np.maximum.accumulate(np.where(blocking[order], at, -1))
-    before = np.append(-1, latest[:-1])
+    began = np.maximum.accumulate(np.where(fresh, at, 0))
+    latest = np.append(-1, np.maximum.accumulate(np.where(blocking[order], at, -1))[:-1])
+    of_run = run[order]
+    head = np.append(True, of_run[1:] != of_run[:-1])[: len(order)]
+    before = latest[head][np.cumsum(head) - 1]
     known = before >= began
     result = np.full(matches.count, np.iinfo(np.int64).min // 2, np.int64)
     result[order[known]] = end[order[before[known]]]

@@ -50,10 +50,10 @@ class JobGroup(msgspec.Struct, frozen=True):
 class Matches(msgspec.Struct, frozen=True):
     """g matched collectives with k members in all, sorted by match, then row; a few have one member, see `matched`.
 
-    match, row, instance, start_ns, end_ns int64 [k], times on the row's own clock. Per match: first int64 [g+1], where
-    its members begin; leaf, elements, bytes (-1 unknown or unequal), group (into
-    `groups`), expected (members it should have,
-    -1 unknown) int64 [g]; barrier bool [g]; pair bool [g]: a message between two ranks.
+    match, row, instance, start_ns, end_ns int64 [k], times on the row's own clock; a kernel of several messages is in
+    several matches. Per match: first int64 [g+1], where its members begin; leaf, elements, bytes (-1 unknown or
+    unequal), group (into `groups`), expected (members it should have, -1 unknown) int64 [g]; barrier bool [g]; pair
+    bool [g]: a message between two ranks; sender int64 [g]: the rank that sends it, else -1.
 
     matched, unmatched, refused: communication activities of groups with more than one member, by what became of them.
     """
@@ -71,6 +71,7 @@ class Matches(msgspec.Struct, frozen=True):
     expected: I64
     barrier: Mask
     pair: Mask
+    sender: I64
     groups: list[JobGroup]
     unmatched: int
     refused: int
@@ -98,7 +99,7 @@ class Matches(msgspec.Struct, frozen=True):
             return self
         members = ~bad[self.match]
         by_member = ("row", "instance", "start_ns", "end_ns")
-        by_match = ("leaf", "elements", "bytes", "group", "expected", "barrier", "pair")
+        by_match = ("leaf", "elements", "bytes", "group", "expected", "barrier", "pair", "sender")
         counts = np.diff(self.first)
         kept: Matches = msgspec.structs.replace(
             self,
@@ -178,6 +179,7 @@ def _matches(entries: _Entries, found: I64, counts: I64, how: I64, sizes: I64, m
         expected=np.where(pair, 2, sizes[entries.group[head]]),
         barrier=IS_BARRIER[entries.leaf[head]],
         pair=pair,
+        sender=entries.sender[head],
         groups=members,
         unmatched=0,
         refused=0,
@@ -229,24 +231,33 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int], placed: I32 | N
     assert instances is not None
     of_group = np.array([_job_group(row, group, groups) for group in instances.groups], np.int64)
     numbers = [step.step for step in row.timeline.steps] if numbered(row) else [NO_STEP] * len(row.timeline.steps)
-    leaf = instances.leaf.astype(np.int64)
-    peer = global_peers(row, instances.group.astype(np.int64), np.where(leaf == P2P, instances.peer, -1))
+    alone = np.ones(len(instances.start_ns), np.bool_)
+    alone[instances.shared] = False
+    # Batches hold several messages in one kernel: each is an entry of its own.
+    index = np.concatenate([np.flatnonzero(alone), instances.shared])
+    single = instances.group if placed is None else placed
+    group = np.concatenate([single[alone], instances.shared_group]).astype(np.int64)
+    leaf = instances.leaf[index].astype(np.int64)
+    local = np.where(leaf == P2P, np.concatenate([instances.peer[alone], instances.shared_peer]), -1)
+    peer = global_peers(row, group, local)
     own = np.where(peer >= 0, row.rank, -1)
-    step = np.array([*numbers, NO_STEP], np.int64)[instances.step]
+    sends = np.concatenate([instances.sends[alone], instances.shared_sends])
+    step = np.array([*numbers, NO_STEP], np.int64)[instances.step[index]]
+    by_turn = row.timeline.device is None and not len(instances.shared)
     return _Entries(
-        row=np.full(len(leaf), at, np.int64),
-        instance=np.arange(len(leaf), dtype=np.int64),
-        start_ns=instances.start_ns,
-        end_ns=instances.end_ns,
+        row=np.full(len(index), at, np.int64),
+        instance=index,
+        start_ns=instances.start_ns[index],
+        end_ns=instances.end_ns[index],
         leaf=leaf,
-        elements=instances.elements,
-        bytes=instances.bytes,
-        seq=instances.seq,
-        sender=np.where(instances.sends, own, peer),
-        receiver=np.where(instances.sends, peer, own),
-        turn=host_turns(peer, instances.sends, step) if row.timeline.device is None else np.full(len(leaf), NOWHERE),
+        elements=np.where(alone, instances.elements, -1)[index],
+        bytes=np.concatenate([instances.bytes[alone], instances.shared_bytes]),
+        seq=instances.seq[index],
+        sender=np.where(sends, own, peer),
+        receiver=np.where(sends, peer, own),
+        turn=host_turns(peer, sends, step) if by_turn else np.full(len(index), NOWHERE),
         step=step,
-        group=of_group[instances.group if placed is None else placed],
+        group=of_group[group],
     )
 
 

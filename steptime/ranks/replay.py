@@ -178,6 +178,13 @@ def idle_ns(order: Order, own_ns: F64) -> F64:
     Returns:
         float64 [k, stages].
     """
+    busy = np.stack([own_ns[:, order.stage == stage].sum(axis=1) for stage in range(order.stages)], axis=1)
+    result: F64 = phase_ns(order, own_ns)[:, None] - busy
+    return result
+
+
+def phase_ns(order: Order, own_ns: F64) -> F64:
+    """From the first start to the last end, float64 [k]; arguments as in `idle_ns`."""
     end = np.zeros_like(own_ns)
     for at in order.turns:
         begin = np.zeros(len(own_ns))
@@ -186,8 +193,7 @@ def idle_ns(order: Order, own_ns: F64) -> F64:
         if order.needs[at] >= 0:
             begin = np.maximum(begin, end[:, order.needs[at]])
         end[:, at] = begin + own_ns[:, at]
-    busy = np.stack([own_ns[:, order.stage == stage].sum(axis=1) for stage in range(order.stages)], axis=1)
-    result: F64 = end.max(axis=1)[:, None] - busy
+    result: F64 = end.max(axis=1)
     return result
 
 

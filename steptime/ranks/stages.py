@@ -18,6 +18,7 @@ from steptime.ranks.alignment import Alignment
 from steptime.ranks.blame import column_of, job_steps
 from steptime.ranks.counted import Row
 from steptime.taxonomy import LEAVES
+from steptime.timeline.instances import Group
 from steptime.timeline.passes import Passes
 from steptime.trace.events import I64
 
@@ -72,16 +73,17 @@ def find_stages(rows: Sequence[Row], alignment: Alignment) -> tuple[Stages, list
     _, at = job_steps(rows, alignment)
     column = column_of(rows, at)
     kept = [_kept(row.timeline.passes) for row in rows]
-    mail = _mail(rows, alignment, column, kept)
-    if mail is None:
+    found = _mail(rows, alignment, column, kept)
+    if found is None:
         return None
+    mail, kinds = found
     lanes = [
         _lane(row.timeline.passes, keep, column[at]) for at, (row, keep) in enumerate(zip(rows, kept, strict=True))
     ]
     for group in np.unique(mail.group).tolist():
-        found = _chains(rows, lanes, mail.take(mail.group == group), _descriptions(alignment)[group])
-        if found is not None:
-            return found, lanes
+        stages = _chains(rows, lanes, mail.take(mail.group == group), kinds[group])
+        if stages is not None:
+            return stages, lanes
     return None
 
 
@@ -108,19 +110,14 @@ def _lane(passes: Passes | None, keep: Mask, column: I64) -> Lane | None:
     return Lane(passes.start_ns[keep], passes.end_ns[keep], passes.backward[keep], column[passes.step[keep]])
 
 
-def _descriptions(alignment: Alignment) -> list[str]:
-    return sorted({group.description for group in alignment.collectives.matches.groups})
-
-
-def _mail(rows: Sequence[Row], alignment: Alignment, column: I64, kept: Sequence[Mask]) -> Mail | None:
-    """All messages with both ends among the files."""
+def _mail(
+    rows: Sequence[Row], alignment: Alignment, column: I64, kept: Sequence[Mask]
+) -> tuple[Mail, list[str]] | None:
+    """All messages with both ends among the files, and the kinds of groups they belong to."""
     matches = alignment.collectives.matches
-    known = _descriptions(alignment)
-    group = np.array([known.index(one.description) for one in matches.groups] or [0], np.int64)
     pair = np.flatnonzero(matches.pair & (np.diff(matches.first) == 2))
-    sends = np.zeros(len(matches.match), np.bool_)
-    before = np.full(len(matches.match), -1, np.int64)
-    step = np.full(len(matches.match), -1, np.int64)
+    before, step, group = (np.full(len(matches.match), -1, np.int64) for _ in range(3))
+    kinds: dict[str, int] = {}
     order = np.argsort(matches.row, kind="stable")
     bounds = np.searchsorted(matches.row[order], np.arange(len(rows) + 1))
     for at, row in enumerate(rows):
@@ -129,26 +126,37 @@ def _mail(rows: Sequence[Row], alignment: Alignment, column: I64, kept: Sequence
             continue
         place = np.full(len(instances.start_ns), -1, np.int64)
         place[passes.message] = np.arange(len(passes.message))
-        sends[mine] = instances.sends[matches.instance[mine]]
         found = place[matches.instance[mine]]
         launched = np.append(0, np.cumsum(kept[at]))[passes.before]
         before[mine] = np.where(found >= 0, np.append(launched, -1)[found], -1)
         step[mine] = np.where(found >= 0, column[at, np.append(passes.message_step, -1)[found]], -1)
+        names = np.array([kinds.setdefault(_kind(one), len(kinds)) for one in instances.groups], np.int64)
+        of_instance = instances.group.copy()
+        of_instance[instances.shared] = instances.shared_group
+        group[mine] = names[of_instance[matches.instance[mine]]]
+    ranks = np.array([row.rank for row in rows], np.int64)
     one, other = matches.first[pair], matches.first[pair] + 1
-    good = (sends[one] != sends[other]) & (before[one] >= 0) & (before[other] >= 0)
+    good = (before[one] >= 0) & (before[other] >= 0)
     pair, one, other = pair[good], one[good], other[good]
     if not len(pair):
         return None
-    source, target = np.where(sends[one], one, other), np.where(sends[one], other, one)
-    return Mail(
+    sends = ranks[matches.row[one]] == matches.sender[pair]
+    source, target = np.where(sends, one, other), np.where(sends, other, one)
+    mail = Mail(
         sender=matches.row[source],
         receiver=matches.row[target],
         match=pair,
         sent=before[source],
         received=before[target],
         column=step[source],
-        group=group[matches.group[pair]],
+        group=group[source],
     )
+    return mail, list(kinds)
+
+
+def _kind(group: Group) -> str:
+    """What groups of one kind have in common: their description, where they have one."""
+    return "" if group.description in ("", "undefined", "default_pg") else group.description
 
 
 def _chains(rows: Sequence[Row], lanes: Sequence[Lane | None], mail: Mail, description: str) -> Stages | None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from steptime.model import Straggler
 from steptime.ranks.alignment import Alignment
 from steptime.ranks.blame import Blame, blame_hosts, blame_ranks, column_of
-from steptime.ranks.causes import NOT_RECORDED, UNKNOWN, Cause, Leaves, explain, leaf_table
+from steptime.ranks.causes import NOT_RECORDED, Cause, Leaves, explain, leaf_table
 from steptime.ranks.counted import Row, ranks_missing
 from steptime.ranks.moves import Moved
 from steptime.ranks.waits import Waits, find_waits
@@ -88,14 +88,22 @@ def verdicts(
     case = _Case(rows, blame, leaf_table(rows, blame.at, found), columns)
     claims = _persistent(case)
     if not claims:
-        claims = _bursts(case)
+        claims, hit = _bursts(case)
+        # Bursts hide who is slow all the time.
+        quiet = [column for column in columns if column not in hit]
+        if claims and len(quiet) >= LEAST_STEPS:
+            bursting = claims[0].ranks
+            steady = _persistent(msgspec.structs.replace(case, columns=quiet))
+            claims += [claim for claim in steady if claim.ranks != bursting]
     # Between the stages of a pipeline a host that ends its step last is how the schedule drains, nobody's fault.
     staged = bool(alignment.collectives.matches.pair.any())
     hosts = blame_hosts(rows, alignment, found) if not claims and not staged else None
     if hosts is not None:
         claims = _persistent(msgspec.structs.replace(case, blame=hosts))
     accused = {rank for claim in claims for rank in claim.ranks}
-    return claims + [event for event in _events(case) if not accused & set(event.ranks)]
+    events = _events(case)
+    # With a straggler among them, single steps are its doing first: the next one's share is not separable.
+    return claims if any(accused & set(event.ranks) for event in events) else claims + events
 
 
 def _judged(rows: Sequence[Row], alignment: Alignment, waits: Waits, blame: Blame) -> list[int]:
@@ -145,6 +153,9 @@ def _persistent(case: _Case) -> list[Straggler]:
         origin = left.pop(at)
         columns = [column for column, leads in zip(case.columns, leading, strict=True) if leads]
         cause = _cause(case, origin, columns)
+        # All hosts do the same: who runs behind the others since some earlier step stays behind, by chance.
+        if cause.shared:
+            continue
         # Without a reason of its own, a rank that passes another's lateness on is as late as that one makes it.
         if cause.leaf is None and case.blame.origins[origin] and origin in passing_on:
             continue
@@ -185,8 +196,8 @@ def _clipped(lead: F64) -> F64:
     return np.clip(lead, middle - reach, middle + reach)
 
 
-def _bursts(case: _Case) -> list[Straggler]:
-    """A rank on which one host cause strikes now and then, and on no other, and each time the others wait."""
+def _bursts(case: _Case) -> tuple[list[Straggler], list[int]]:
+    """A rank on which one host cause strikes now and then, and only there, so that others wait; and the columns."""
     blame, columns = case.blame, case.columns
     lost = blame.lost[:, columns]
     rows = len(case.rows)
@@ -201,8 +212,8 @@ def _bursts(case: _Case) -> list[Straggler]:
         if times >= 2 and alone and rows ** float(1 - times) <= BURST_CHANCE:
             hit = [column for column, struck in zip(columns, burst[top].tolist(), strict=True) if struck]
             cause = Cause(leaf, f"host/{leaf}", float(excess[top][burst[top]].mean()))
-            return [_straggler(case, top, hit, STRAGGLER, cause)]
-    return []
+            return [_straggler(case, top, hit, STRAGGLER, cause)], hit
+    return [], []
 
 
 def _events(case: _Case) -> list[Straggler]:
@@ -217,24 +228,37 @@ def _events(case: _Case) -> list[Straggler]:
     columns = [case.columns[at] for at in hit.tolist()]
     who = top[hit].tolist()
     found = [_cause(case, one, [at]) for one, at in zip(who, columns, strict=True)]
-    causes = {cause.what for cause in found}
-    cause = found[0] if len(causes) == 1 else Cause(UNKNOWN, None, 0.0)
-    if len(set(who)) == 1:
-        return [_straggler(case, who[0], columns, ONCE if len(hit) == 1 else UNCLEAR, cause)]
-    lost = float(blame.lost[who, columns].sum())
-    return [
-        Straggler(
-            kind=JITTER,
-            rank=None,
-            ranks=sorted({rank for one in who for rank in _ranks(case, one)}),
-            host=None,
-            cause=cause.what,
-            leaf=cause.leaf,
-            steps=[blame.numbers[at][1] for at in columns],
-            lost_ns=round(lost),
-            share=lost / (blame.dur_ns * len(columns)),
-        )
+    # Events of different causes have nothing to do with each other.
+    alike: dict[str, list[int]] = {}
+    for at, cause in enumerate(found):
+        alike.setdefault(cause.what, []).append(at)
+    verdicts = [
+        _event(case, [found[at] for at in mine], [(who[at], columns[at]) for at in mine]) for mine in alike.values()
     ]
+    return sorted(verdicts, key=lambda one: (-one.lost_ns, one.steps))
+
+
+def _event(case: _Case, causes: list[Cause], hits: list[tuple[int, int]]) -> Straggler:
+    """Events of one cause. hits: origin and column of each."""
+    blame, cause = case.blame, causes[0]
+    who, columns = [one for one, _ in hits], [column for _, column in hits]
+    shared = all(one.shared for one in causes)
+    if len(set(who)) == 1 and not shared:
+        return _straggler(case, who[0], columns, ONCE if len(hits) == 1 else UNCLEAR, cause)
+    lost = float(blame.lost[who, columns].sum())
+    return Straggler(
+        kind=JITTER,
+        rank=None,
+        ranks=sorted(
+            {row.rank for row in case.rows} if shared else {rank for one in who for rank in _ranks(case, one)}
+        ),
+        host=None,
+        cause=cause.what,
+        leaf=cause.leaf,
+        steps=[blame.numbers[at][1] for at in columns],
+        lost_ns=round(lost),
+        share=lost / (blame.dur_ns * len(columns)),
+    )
 
 
 def _cause(case: _Case, origin: int, columns: list[int]) -> Cause:

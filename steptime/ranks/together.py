@@ -9,7 +9,7 @@ import numpy as np
 
 from steptime import model
 from steptime.ranks.alignment import Alignment, align
-from steptime.ranks.bubble import find_pipeline, split_bubble
+from steptime.ranks.bubble import find_pipeline, split_bubble, through_pipeline
 from steptime.ranks.counted import Row
 from steptime.ranks.moves import WAIT, attribute_waits, plain_moves, with_waits
 from steptime.ranks.pipelines import pipeline_report, why_unknown
@@ -50,13 +50,16 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
         return msgspec.structs.replace(alone, notes=[*alignment.notes, note])
     waits = find_waits(rows, alignment)
     staged = find_pipeline(rows, alignment, waits)
-    moves, slow = plain_moves(waits), None
+    slow = None
     if staged is not None:
+        waits = through_pipeline(staged, waits)
         split = split_bubble(staged, alignment, waits)
         slow = split.take((split.to == WAIT) & alignment.collectives.matches.pair[split.match])
         moves = plain_moves(waits.take(~staged.between)).joined(split)
         # That a stage ends last is how a schedule drains, nobody's fault.
         waits = msgspec.structs.replace(waits, alone_ns=np.where(staged.between, 0, waits.alone_ns))
+    else:
+        moves = plain_moves(waits)
     moved = [
         msgspec.structs.replace(row, timeline=with_waits(row.timeline, own))
         for row, own in zip(rows, attribute_waits(rows, alignment, moves), strict=True)

@@ -114,6 +114,8 @@ def exposed_between(rows: Sequence[Row], alignment: Alignment, members: Mask, be
     for at, row in enumerate(rows):
         mine = order[bounds[at] : bounds[at + 1]]
         mine = mine[members[mine]]
+        # A kernel with several messages ends with the last of them.
+        mine = mine[np.argsort(end_ns[mine], kind="stable")]
         instances = row.timeline.instances
         if instances is None or not len(mine):
             continue

@@ -15,27 +15,13 @@ import altair as alt
 from steptime.model import Job, StepTimeline
 from steptime.report import units
 from steptime.report.colours import OTHER, leaf_colour, part_colour
-from steptime.report.groups import STRIP_PARTS, RankLine
 from steptime.report.ledger import PRODUCTIVE, WHOLE, Row
 from steptime.report.names import shorten_all
 
 Spec = dict[str, Any]
 
-#: The column heads of the heatmap: as short as a phone needs.
-SHORT = {
-    PRODUCTIVE: "useful",
-    "kernels": "kernels",
-    "exposed_comm": "comm.",
-    "pipeline_bubble": "bubble",
-    "recompute": "recompute",
-    "stragglers": "straggler",
-    "host": "host",
-    "unexplained": "unexpl.",
-}
 #: The name of the selection that holds the visible part of a timeline, which the page's buttons move.
 ZOOM = "zoom"
-#: Up to this many ranks a heatmap has room for numbers.
-NUMBERED = 32
 #: What the fall ends on, by the row and whether MFU is unknown: short enough to stand beside its figure on a phone.
 _REST = {
     (PRODUCTIVE, False): "= MFU, useful work",
@@ -115,58 +101,6 @@ def _gain_tenths(row: Row) -> float:
     if row.recoverable_ns is None or not row.ns:
         return row.tenths
     return row.tenths * row.recoverable_ns / row.ns
-
-
-def heatmap(lines: Sequence[RankLine]) -> Spec | None:
-    """Ranks down, parts of the step across; the deeper the colour, the larger the share of the rank's time.
-
-    Up to `NUMBERED` ranks the cells bear their numbers, more are drawn as thin lines.
-    """
-    if len(lines) < 2:
-        return None
-    used = [part for part in STRIP_PARTS if any(line.parts_ns[part] for line in lines)]
-    shares = {(line.name, part): line.parts_ns[part] / (line.total_ns or 1) for line in lines for part in used}
-    most = max(shares.values(), default=0) or 1
-    labels = {line.name: f"{line.name} · {units.time(line.median_ns)}" for line in lines}
-    values = [
-        {
-            "rank": labels[line.name],
-            "part": SHORT[part],
-            "colour": part_colour(part),
-            "depth": round(0.03 + 0.72 * shares[line.name, part] / most, 4),
-            "points": units.points(shares[line.name, part]),
-            "median": units.time(line.median_ns),
-        }
-        for line in lines
-        for part in used
-    ]
-    base = alt.Chart(alt.InlineData(values=values)).encode(
-        x=alt.X(
-            "part:N",
-            sort=[SHORT[part] for part in used],
-            axis=alt.Axis(orient="top", title=None, labelAngle=-40, ticks=False, domain=False, grid=False),
-        ),
-        y=alt.Y(
-            "rank:N",
-            sort=list(labels.values()),
-            scale=alt.Scale(paddingInner=0.06 if len(lines) <= NUMBERED else 0),
-            axis=alt.Axis(title=None, ticks=False, domain=False, grid=False),
-        ),
-    )
-    numbered = len(lines) <= NUMBERED
-    cells = base.mark_rect(cornerRadius=2 if numbered else 0).encode(
-        color=alt.Color("colour:N", scale=None),
-        opacity=alt.Opacity("depth:Q", scale=None),
-        tooltip=[
-            alt.Tooltip("rank:N", title="rank"),
-            alt.Tooltip("part:N", title="part"),
-            alt.Tooltip("points:N", title="points of its step"),
-            alt.Tooltip("median:N", title="median step"),
-        ],
-    )
-    numbers = base.mark_text(fontSize=11).encode(text="points:N")
-    drawn = alt.layer(cells, numbers) if numbered else cells
-    return finished(drawn.properties(width="container", height=(23 if numbered else 6) * len(lines)))
 
 
 def timeline(drawn: StepTimeline, most: int) -> tuple[Spec | None, int]:

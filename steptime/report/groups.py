@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from statistics import mean, median
+from typing import Protocol, TypeVar
 
 from steptime.model import Input, Job, OtherStep, Quality, RankSteps, Report, StepTime
 from steptime.report import units
@@ -132,6 +133,8 @@ class RankLine:
     """One rank on one device over its counted steps: total ns of each part of `STRIP_PARTS` and of each leaf."""
 
     name: str
+    rank: int
+    host: str | None
     median_ns: int
     parts_ns: dict[str, int]
     leaves_ns: dict[str, int]
@@ -164,10 +167,33 @@ def _rank_line(rank: RankSteps, steps: list[StepTime], several_devices: bool) ->
             leaves[key] += ns
             part = key.partition("/")[0]
             parts[part if part in parts else "unexplained"] += ns
-    name = f"rank {rank.rank}"
-    if several_devices and rank.device is not None:
-        name += f" gpu {rank.device}"
-    return RankLine(name, int(median(step.dur_ns for step in steps)), parts, dict(leaves))
+    name = rank_name(rank, several_devices=several_devices)
+    return RankLine(name, rank.rank, rank.host, int(median(step.dur_ns for step in steps)), parts, dict(leaves))
+
+
+def rank_name(rank: RankSteps, *, several_devices: bool) -> str:
+    """``rank 3``; with its device where ranks have several."""
+    return f"rank {rank.rank}" + (f" gpu {rank.device}" if several_devices and rank.device is not None else "")
+
+
+class _OnHost(Protocol):
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def host(self) -> str | None: ...
+
+
+_OneOnHost = TypeVar("_OneOnHost", bound=_OnHost)
+
+
+def by_host(given: Iterable[_OneOnHost]) -> list[_OneOnHost]:
+    """Ranks host by host, the host of the lowest rank first, in order of rank on each."""
+    ordered = sorted(given, key=lambda one: one.rank)
+    first: dict[str | None, int] = {}
+    for one in ordered:
+        first.setdefault(one.host, one.rank)
+    return sorted(ordered, key=lambda one: (first[one.host], one.rank))
 
 
 def worth_a_line(lines: list[RankLine], most: int) -> tuple[list[RankLine], str]:

@@ -22,7 +22,19 @@ import vl_convert
 from markupsafe import Markup
 
 from steptime.model import Report, StepTimeline
-from steptime.report import charts, groups, page_tables, roof_charts, sections, units, words
+from steptime.report import (
+    charts,
+    groups,
+    own_time,
+    page_tables,
+    pipeline_chart,
+    pipeline_words,
+    rank_charts,
+    roof_charts,
+    sections,
+    units,
+    words,
+)
 from steptime.report.ledger import ledger
 from steptime.report.names import brief
 
@@ -43,6 +55,10 @@ _CONTENTS = (
     ("definitions", "Definitions"),
 )
 _RANK_ROWS = 8
+_OWN_TIME = (
+    "Own time of each rank in each step, in % above or below the median of its peers: a row that is red throughout is "
+    "a slow rank, red here and there is jitter."
+)
 _LIBRARY = "window.vegaEmbed = vegaEmbed;"
 
 
@@ -81,11 +97,16 @@ def render(report: Report) -> str:
 
 def _page(report: Report, limits: Limits) -> str:
     specs, drawn, note = _charts(report, limits)
+    rank_specs, ranks = _ranks(report, limits)
+    pipeline_specs, pipeline = _pipeline(report, limits)
+    specs |= rank_specs | pipeline_specs
     library, script = _library(), _asset("charts.js")
     context = {
         **_head(report),
         **_number(report),
         **_parts(report, specs, limits),
+        **ranks,
+        **pipeline,
         **_rest(report, limits),
         "timelines": drawn,
         "timelines_note": note,
@@ -212,9 +233,6 @@ def _rest(report: Report, limits: Limits) -> dict[str, Any]:
         "findings": sections.findings(report, limits.rows),
         "more_findings": max(len(report.findings) - limits.rows, 0),
         "no_findings": empty,
-        "ranks_note": groups.worth_a_line(groups.rank_lines(report), limits.ranks)[1],
-        "odd_ranks": page_tables.ranks_table(report, _RANK_ROWS),
-        "odd_ranks_note": groups.worth_a_line(groups.rank_lines(report), _RANK_ROWS)[1],
         "other_steps": groups.other_steps(report.other_steps)[: limits.rows],
         "checklist": sections.checklist(report, limits.rows),
         "qualities": groups.qualities(report.inputs)[: limits.rows],
@@ -231,12 +249,10 @@ def _charts(report: Report, limits: Limits) -> tuple[dict[str, charts.Spec], lis
     job = report.job
     memory = report.facts.get(roof_charts.MEMORY_PEAK)
     costliest = sorted(report.roofline, key=lambda op: -op.owned_ns)[: limits.points]
-    lines = groups.worth_a_line(groups.rank_lines(report), limits.ranks)[0]
     found = {
         "waterfall": charts.waterfall(ledger(job), job) if job.rank_steps > 0 and job.total_ns > 0 else None,
         "roofline": roof_charts.roofline(costliest, job, memory),
         "bandwidth": roof_charts.bandwidth(costliest, job, memory),
-        "heatmap": charts.heatmap(lines),
     }
     drawn = []
     shown = _worth_drawing(report.timelines)
@@ -248,6 +264,51 @@ def _charts(report: Report, limits: Limits) -> tuple[dict[str, charts.Spec], lis
     more = len(report.timelines) - len(shown)
     note = f"{units.plural(more, 'more step')} in the JSON report and in the Perfetto file." if more > 0 else ""
     return {name: spec for name, spec in found.items() if spec is not None}, drawn, note
+
+
+def _ranks(report: Report, limits: Limits) -> tuple[dict[str, charts.Spec], dict[str, Any]]:
+    """The pictures that set the ranks beside each other, and what is said of them."""
+    most = min(limits.ranks, rank_charts.MAX_ROWS)
+    compared = own_time.rank_rows(report)
+    rows, fewer = own_time.worth_a_row(compared, most)
+    columns, binned = own_time.in_columns(rows, rank_charts.MAX_CELLS // max(len(rows), 1))
+    everyone = groups.rank_lines(report)
+    lines, note = groups.worth_a_line(everyone, most)
+    named = "▸ and frames: named under “One rank later than the others”, and when." * any(row.named for row in rows)
+    found = {
+        "own_time": rank_charts.own_time(rows, columns),
+        "heatmap": rank_charts.heatmap(groups.by_host(lines), own_time.named_ranks(report)),
+    }
+    return {name: spec for name, spec in found.items() if spec is not None}, {
+        "own_time_caption": " ".join(filter(None, [_OWN_TIME, named, own_time.peers(report), fewer, binned])),
+        # A picture of few steps need not be as wide as the page.
+        "own_time_width": 14 + 5 * len(columns) if len(columns) <= 8 else 0,
+        "own_time_legend": rank_charts.own_time_legend(rows),
+        "own_time_why": own_time.why_not(report),
+        "ranks_note": note,
+        "odd_ranks": page_tables.ranks_table(report, _RANK_ROWS, {row.name: row.usual_percent for row in compared}),
+        "odd_ranks_note": groups.worth_a_line(everyone, _RANK_ROWS)[1],
+    }
+
+
+def _pipeline(report: Report, limits: Limits) -> tuple[dict[str, charts.Spec], dict[str, Any]]:
+    """One step of the pipeline as a picture, and what is said of it."""
+    actions = None if report.pipeline is None else report.pipeline.actions
+    most = min(limits.segments, pipeline_chart.MAX_BARS)
+    spec, note = (None, "") if actions is None else pipeline_chart.pipeline(actions, most)
+    caption = ""
+    if actions is not None and spec is not None:
+        caption = (
+            f"Step {actions.step} of one pipeline: a bar is one pass of a micro-batch, pale forward, solid backward; "
+        )
+        caption += "a colour follows one micro-batch, and where a row is grey the stage runs none. "
+        caption += "Figures: micro-batch.chunk. " if max(actions.chunk, default=0) > 0 else ""
+        caption += "Drag to move, Ctrl + wheel to zoom, double-click for the whole step."
+    return {} if spec is None else {"pipeline": spec}, {
+        "pipeline_said": pipeline_words.pipeline(report),
+        "pipeline_stages": pipeline_words.stages_table(report, limits.rows),
+        "pipeline_caption": f"{caption} {note}".strip(),
+    }
 
 
 def _worth_drawing(timelines: list[StepTimeline]) -> list[StepTimeline]:

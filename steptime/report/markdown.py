@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from steptime.model import Report
-from steptime.report import advice, groups, page_tables, units, words
+from steptime.report import advice, groups, page_tables, pipeline_words, units, words
 from steptime.report.ledger import ledger
 from steptime.report.names import brief, middle, shorten_all, visible
 
@@ -33,6 +33,7 @@ def render(report: Report) -> str:
         _waterfall(report),
         _findings(report),
         _causes(report),
+        _headed("Pipeline", _items(pipeline_words.pipeline(report))),
         _items(words.stragglers(report)),
         _folded("Ranks", _ranks(report)),
         _folded("Collectives", _collectives(report)),
@@ -165,6 +166,10 @@ def _table(head: list[str], rows: list[list[str]], right: int) -> str:
     """A table whose first `right` columns are numbers."""
     marks = ["---:"] * right + ["---"] * (len(head) - right)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, marks, *rows])
+
+
+def _headed(title: str, body: str) -> str:
+    return f"**{title}**\n\n{body}" if body else ""
 
 
 def _folded(title: str, body: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from steptime.model import OpRoof, Report
@@ -76,8 +76,12 @@ def collectives_table(report: Report, most: int) -> Table | None:
     return Table(head, rows, numbers=3 + measured, more=max(len(everyone) - most, 0))
 
 
-def ranks_table(report: Report, most: int) -> Table | None:
-    """Ranks with their largest leaves: those unlike the others, and one that stands for the rest."""
+def ranks_table(report: Report, most: int, against: Mapping[str, float]) -> Table | None:
+    """Ranks with their largest leaves: those unlike the others, and one that stands for the rest.
+
+    against: by name of the rank how much longer than its peers it usually takes itself, in percent: what the picture of
+    the ranks by step shows, said for those who can't see it.
+    """
     everyone = groups.rank_lines(report)
     if len(everyone) < 2:
         return None
@@ -85,8 +89,10 @@ def ranks_table(report: Report, most: int) -> Table | None:
     for line in groups.worth_a_line(everyone, most)[0]:
         largest = sorted(line.leaves_ns.items(), key=lambda item: -item[1])[:4]
         said = ", ".join(f"{brief(key)} {units.points(ns / (line.total_ns or 1))}" for key, ns in largest)
-        rows.append([units.time(line.median_ns), line.name, said])
-    return Table(["median step", "rank", "largest leaves, in points"], rows, numbers=1)
+        own = f"{units.difference(against[line.name] / 100)}; " if line.name in against else ""
+        rows.append([units.time(line.median_ns), line.name, own + said])
+    head = "own time against peers; largest leaves, in points" if against else "largest leaves, in points"
+    return Table(["median step", "rank", head], rows, numbers=2)
 
 
 def stragglers_table(report: Report, most: int) -> Table | None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from steptime.model import Report
-from steptime.report import advice, groups, units, words
+from steptime.report import advice, groups, pipeline_words, units, words
 from steptime.report.ledger import PRODUCTIVE, WHOLE, Row, apportion, ledger
 from steptime.report.names import brief, middle, shorten_all
 
@@ -61,6 +61,7 @@ def render(report: Report, width: int | None = None, color: bool = False) -> str
     _waterfall(page, report)
     _findings(page, report)
     _causes(page, report)
+    _list(page, "Pipeline", pipeline_words.pipeline(report))
     _stragglers(page, report)
     _ranks(page, report)
     _checklist(page, report)

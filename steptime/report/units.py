@@ -91,6 +91,12 @@ def points(value: float) -> str:
     return f"{percent:.1f}"
 
 
+def difference(share_of: float) -> str:
+    """A difference as a share of what it is set against: ``+11.2 %``, ``−5.0 %``, ``0`` where it rounds to that."""
+    percent = round(share_of * 100, 1)
+    return f"{percent:+,.1f} %".replace("-", "−") if percent else "0"
+
+
 def count(value: int) -> str:
     """An integer with thousands separators."""
     return f"{value:,}"

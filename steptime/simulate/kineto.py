@@ -92,7 +92,8 @@ class Writer:
         for at, rank in enumerate(lane.lane.ranks.tolist()):
             path = out / f"rank{rank}.json.gz"
             text = self._rank_text(lane, at, rank, (host, device, flows))
-            path.write_bytes(gzip.compress(text.encode(), compresslevel=1, mtime=0))
+            level = self.scenario.recording.compression
+            path.write_bytes(gzip.compress(text.encode(), compresslevel=level, mtime=0))
             written(path)
 
     # Templates

@@ -301,14 +301,25 @@ class Program:
             exchange=exchange,
             args={"grid": [24, 1, 1], "block": [544, 1, 1]} | ({} if bare else args),
         )
-        with (
-            self.span("cpu_op", "record_param_comms", host_args) as outer,
-            self.span("user_annotation", annotation),
-        ):
-            self._kernel(made, outer, "cudaLaunchKernelExC", inside=True)
+        if self.scenario.recording.p2p_batched and kind in ("send", "recv"):
+            self._batched(made, kind, host_args)
+        else:
+            with (
+                self.span("cpu_op", "record_param_comms", host_args) as outer,
+                self.span("user_annotation", annotation),
+            ):
+                self._kernel(made, outer, "cudaLaunchKernelExC", inside=True)
         if not asynchronous:
             self.pending.add(made.index)
         return made.index
+
+    def _batched(self, kernel: Kernel, kind: str, host_args: Json) -> None:
+        """A batch of one message: registered with its metadata, then launched without."""
+        with self.span("cpu_op", f"c10d::{kind}"), self.span("cpu_op", "record_param_comms", host_args):
+            pass
+        kernel.args = {key: kernel.args[key] for key in ("grid", "block")}
+        with self.span("user_annotation", "nccl:coalesced") as outer:
+            self._kernel(kernel, outer, "cudaLaunchKernelExC", inside=True)
 
     def _collective_args(self, exchange: Exchange, kind: str) -> Json:
         group: Group = exchange.group

@@ -7,7 +7,7 @@ be repeated: a fault changes the job (or the recording), and the truth is the sa
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -158,8 +158,10 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     start_spread_us: starting the profiler holds each rank for a random time up to this. dialect: ``current`` (2.4 and
     later) or ``integer`` (1.12 to 2.3: whole microseconds, no collective metadata). seq: `Seq` of collectives, as since
-    2026. p2p_metadata: False leaves the metadata of send and recv out, as coalesced calls do. flows: ``ac2g`` arrows.
-    optimizer_marks: False leaves the optimizer's annotation out.
+    2026. p2p_metadata: False leaves the metadata of send and recv out. p2p_batched: they are registered first and
+    launched after that, as `batch_isend_irecv` does, so that only the host's records have metadata. flows: ``ac2g``
+    arrows. optimizer_marks: False leaves the optimizer's annotation out. compression: level of gzip, 1 (fast) to 9
+    (small).
     """
 
     steps: int = 3
@@ -169,10 +171,12 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     dialect: Literal["current", "integer"] = "current"
     seq: bool = False
     p2p_metadata: bool = True
+    p2p_batched: bool = False
     shapes: bool = True
     flows: bool = False
     step_marks: bool = True
     optimizer_marks: bool = True
+    compression: Annotated[int, msgspec.Meta(ge=1, le=9)] = 1
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

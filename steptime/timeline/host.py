@@ -137,6 +137,17 @@ class HostState:
         kept = (row >= 0) | holds(bridged, start)
         return Tiles(Spans(start[kept], end[kept]), leaf[kept], row[kept])
 
+    def spent(self, track: int, edges: I64) -> I64:
+        """What the host spent on each leaf between ascending `edges`, device idle or not; int64 [edges - 1, leaves].
+
+        `track`: the thread that it is judged by; where that has no open event, the other training threads.
+        """
+        steps = Spans(edges[:-1], edges[1:])
+        pieces, leaf, _, _ = self.split(steps, np.full(len(steps.start), track, np.int32))
+        result = np.zeros((len(steps.start), len(LEAF_CODE)), np.int64)
+        np.add.at(result, (pieces.source, leaf), pieces.end - pieces.start)
+        return result
+
     def split(self, spans: Spans, track: I32) -> tuple[Pieces, NDArray[np.int16], I64, I32]:
         """Split device-idle spans by what the host did.
 

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from steptime.timeline.batches import batched_messages
 from steptime.timeline.host_messages import HostCalls
 from steptime.timeline.intervals import Pieces
 from steptime.timeline.links import Activities
@@ -36,6 +37,9 @@ UNKNOWN_GROUP = Group("", "", -1, None)
 SEVERAL_GROUPS = Group("", "one of several groups", 0, None)
 
 
+_NONE = np.empty(0, np.int64)
+
+
 class Instances(msgspec.Struct, frozen=True):
     """n communication activities of one device (or of a rank without one), sorted by start.
 
@@ -43,6 +47,9 @@ class Instances(msgspec.Struct, frozen=True):
     `groups`; seq, elements, bytes int64 [n], -1 if not recorded (elements: input elements; bytes: see `message_bytes`);
     peer int64 [n]: the other rank of a send or receive, -1; sends bool [n]: whether this rank sends; stream int64 [n];
     step int32 [n]: index of the step in which it starts, -1 outside.
+
+    shared, shared_peer, shared_bytes int64 [q], shared_group int32 [q], shared_sends bool [q]: messages of batches;
+    shared is the index of the kernel, which has no peer of its own.
 
     exposed_start, exposed_end int64 [e]: the parts that the rank's ledger counts as exposed, disjoint, in time order;
     exposed_of int64 [e]: index of the instance; exposed_step int32 [e].
@@ -64,6 +71,18 @@ class Instances(msgspec.Struct, frozen=True):
     exposed_end: I64
     exposed_of: I64
     exposed_step: I32
+    shared: I64 = _NONE
+    shared_peer: I64 = _NONE
+    shared_bytes: I64 = _NONE
+    shared_group: I32 = _NONE.astype(np.int32)
+    shared_sends: NDArray[np.bool_] = _NONE.astype(np.bool_)
+
+    @property
+    def messages(self) -> NDArray[np.bool_]:
+        """Which instances are messages whose peers are known, bool [n]."""
+        found = self.peer >= 0
+        found[self.shared] = True
+        return found
 
 
 def device_instances(
@@ -75,9 +94,12 @@ def device_instances(
     at[rows] = np.arange(len(rows))
     mine = np.flatnonzero(at[parts.source] >= 0)
     meta = labels.meta[rows]
-    groups, group_of = _groups([table.collectives[index] for index in meta.tolist() if index >= 0])
+    batches = batched_messages(table, work, labels)
+    of_batches = batches.meta.tolist()
+    named = [index for index in meta.tolist() if index >= 0]
+    groups, group_of = _groups([table.collectives[index] for index in named + of_batches])
     group = np.zeros(len(rows), np.int32)
-    group[meta >= 0] = group_of
+    group[meta >= 0] = group_of[: len(named)]
     return Instances(
         start_ns=work.start_ns[rows],
         end_ns=work.end_ns[rows],
@@ -86,7 +108,7 @@ def device_instances(
         seq=_field(table, meta, "seq"),
         elements=_field(table, meta, "in_elements"),
         bytes=message_bytes(table.collectives, meta),
-        peer=np.maximum(_field(table, meta, "src_rank"), _field(table, meta, "dst_rank")),
+        peer=_peer(table, meta),
         sends=_field(table, meta, "dst_rank") >= 0,
         stream=work.stream[rows],
         step=step_at(work.start_ns[rows], bounds),
@@ -95,6 +117,11 @@ def device_instances(
         exposed_end=parts.end[mine],
         exposed_of=at[parts.source[mine]],
         exposed_step=part_step[mine].astype(np.int32),
+        shared=at[batches.activity],
+        shared_peer=_peer(table, batches.meta),
+        shared_bytes=message_bytes(table.collectives, batches.meta),
+        shared_group=group_of[len(named) :],
+        shared_sends=_field(table, batches.meta, "dst_rank") >= 0,
     )
 
 
@@ -133,6 +160,11 @@ def host_instances(
         exposed_of=exposed.source,
         exposed_step=step_at(exposed.start, bounds),
     )
+
+
+def _peer(table: EventTable, meta: I64) -> I64:
+    result: I64 = np.maximum(_field(table, meta, "src_rank"), _field(table, meta, "dst_rank"))
+    return result
 
 
 def _field(table: EventTable, meta: I64, name: str) -> I64:

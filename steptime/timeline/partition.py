@@ -92,7 +92,7 @@ def split_device(context: FileContext, work: Activities, labels: Work, calls: Ca
     groups = group_ops(context.table, work, labels, calls, (parts, step, bounds), context.labels) if calls else None
     ledger = device.writer.ledger(context.labels.texts)
     instances = device_instances(context.table, work, labels, parts, step, bounds)
-    passes = device_passes(HostOps(context.table, context.threads), work, labels, instances.peer, marks)
+    passes = device_passes(HostOps(context.table, context.threads), work, labels, instances.messages, marks)
     return DeviceSplit(bounds, ledger, kernels, unmeasurable, segments, groups, numbers, instances, passes)
 
 

@@ -59,17 +59,17 @@ class Messages(msgspec.Struct, frozen=True):
     step: I32
 
 
-def device_passes(context: HostOps, work: Activities, labels: Work, peer: I64, host_bounds: I64) -> Passes | None:
+def device_passes(context: HostOps, work: Activities, labels: Work, messages: Mask, host_bounds: I64) -> Passes | None:
     """Passes of one device; None if it has no messages whose peer is known.
 
     Args:
         context: the ops of the file.
         work, labels: the activities of the device.
-        peer: of each communication activity (in the order of `Instances`), -1 if unknown; int64.
+        messages: which communication activities are messages with known peers, bool, in the order of `Instances`.
         host_bounds: windows of the steps on the host, int64 [k+1].
     """
     communication = np.flatnonzero(labels.klass == COMMUNICATION)
-    instance = np.flatnonzero((peer >= 0) & work.launched[communication])
+    instance = np.flatnonzero(messages & work.launched[communication])
     if not len(instance):
         return None
     table = context.table

@@ -44,7 +44,10 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class DeviceTimeline(msgspec.Struct, frozen=True):
-    """One rank on one device (None: CPU only). `host_ops` int64 [k]: ops recorded in each step."""
+    """One rank on one device (None: CPU only). `host_ops` int64 [k]: ops recorded in each step.
+
+    host_ns int64 [k, leaves]: see `host.HostState.spent`; None for CPU ranks and rows that were not read from a trace.
+    """
 
     device: int | None
     name: str | None
@@ -57,6 +60,7 @@ class DeviceTimeline(msgspec.Struct, frozen=True):
     instances: Instances | None = None
     passes: Passes | None = None
     pictures: list[StepTimeline] = msgspec.field(default_factory=list)
+    host_ns: I64 | None = None
 
     def with_ledger(self, ledger: Ledger, productive_ns: I64) -> DeviceTimeline:
         """The same steps with the leaves of another ledger, and useful work beside them.
@@ -168,7 +172,8 @@ def _timeline(
     steps = step_times(context.marks, bounds, ledger)
     steps = _classify(context, split, steps, on_device=device is not None)
     # Ops belong to the step that the host was in, however far the device runs behind.
-    at = np.searchsorted(host_windows(context.marks), table.start_ns[table.rows(Category.CPU_OP)], side="right") - 1
+    host_edges = host_windows(context.marks)
+    at = np.searchsorted(host_edges, table.start_ns[table.rows(Category.CPU_OP)], side="right") - 1
     host_ops = np.bincount(at[(at >= 0) & (at < len(steps))], minlength=len(steps)).astype(np.int64)
     known = {entry.id: entry.name for entry in table.meta.devices}
     name = known.get(device) if device is not None else None
@@ -183,6 +188,7 @@ def _timeline(
         facts=split.facts,
         instances=split.instances,
         passes=split.passes,
+        host_ns=context.state.spent(context.marks.track, host_edges) if device is not None else None,
     )
 
 
@@ -212,6 +218,9 @@ def _classify(context: FileContext, split: DeviceSplit, steps: list[StepTime], o
     off = np.abs(kernels - usual) > KIND_TOLERANCE * max(usual, 1.0)
     lost = context.table.start_ns[context.lost]
     last_is_cut = bool(((lost >= marks.start_ns[-1]) & (lost < marks.end_ns[-1])).any())
+    saves = [bool(step.leaves_ns.get("host/checkpoint")) for step in steps]
+    # A job that saves in most of its steps has no other usual step.
+    rarely = 2 * sum(saves) <= len(steps)
     result = []
     for index, step in enumerate(steps):
         notes = []
@@ -219,7 +228,7 @@ def _classify(context: FileContext, split: DeviceSplit, steps: list[StepTime], o
             notes.append("no optimizer update")
         elif off[index]:
             notes.append(f"{int(kernels[index])} {'kernels' if on_device else 'ops'}, usually {usual:.0f}")
-        if step.leaves_ns.get("host/checkpoint"):
+        if saves[index] and rarely:
             notes.append("checkpoint")
         edge = on_device and (index == 0 or (index == len(steps) - 1 and last_is_cut))
         kind = "other" if notes and len(steps) > 1 else "train"

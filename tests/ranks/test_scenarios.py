@@ -12,8 +12,7 @@ from steptime.simulate import Scenario, simulate
 
 _SCENARIOS = Path(__file__).parents[2] / "traces" / "scenarios"
 
-#: Scenario -> (kind, ranks, cause): its own `[[fault]]`. In the demo the stall strikes one step of three; the throttled
-#: rank costs 2 % in two of them, too little to tell from chance. One Python pause a step, each time elsewhere.
+#: Scenario -> (kind, ranks, cause): its own `[[fault]]`. One Python pause a step, each time elsewhere.
 NAMED = {
     "clean_dp": [],
     "fsdp_no_prefetch": [],
@@ -21,7 +20,7 @@ NAMED = {
     # Later stages wait for the first at the end of a step because the pipeline drains there: no host's fault.
     "pp_few_micro_batches": [],
     "pp_uneven_stages": [],
-    "demo": [("once", [2], "data_loader")],
+    "demo": [("straggler", [2], "data_loader"), ("straggler", [11], "slower kernels")],
     "dp_gc_pause": [("jitter", [2, 3, 4, 7], "python")],
     "dp_slow_gpu": [("straggler", [3], "slower kernels")],
     "ep_uneven_experts": [("straggler", [2], "more work")],
@@ -30,7 +29,10 @@ NAMED = {
 }
 #: Of the step time, over all counted steps; the wait for a rank that the simulator itself noted.
 TOLERANCE = 0.002
-STAGED = ("demo", "pp_few_micro_batches", "pp_uneven_stages", "cp_ring")
+#: A slow rank's part of the waits between stages is told from the schedule's, which the simulator does not: together.
+WAITS = ("stragglers/", "pipeline_bubble/")
+#: Its messages carry no peers: waits in them are not told apart from transfer.
+NAMELESS = "cp_ring"
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -39,10 +41,18 @@ def test_who_is_named_and_how_long_was_waited(name: str, tmp_path: Path) -> None
     truth = simulate(scenario, tmp_path, scenario.seed)
     report = steptime.analyze([tmp_path])
     assert [(one.kind, one.ranks, one.cause) for one in report.stragglers] == NAMED[name]
-    if name in STAGED:
-        return  # Waits in sends and receives are not told apart from transfer.
-    key = "stragglers/wait_for_rank"
+    if name == NAMELESS:
+        return
     counted = set(report.job.steps)
-    known = sum(step.leaves_ns.get(key, 0) for rank in truth.ranks for step in rank.steps if step.step in counted)
-    found = sum(step.leaves_ns.get(key, 0) for rank in report.ranks for step in rank.steps if step.step in counted)
+    known, found = (
+        sum(
+            ns
+            for rank in ranks
+            for step in rank.steps
+            if step.step in counted
+            for key, ns in step.leaves_ns.items()
+            if key.startswith(WAITS)
+        )
+        for ranks in (truth.ranks, report.ranks)
+    )
     assert found == pytest.approx(known, abs=TOLERANCE * report.job.total_ns)

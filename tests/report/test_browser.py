@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from steptime.model import Report
+from steptime.model import Report, StepTime
 from steptime.report.html import render
-from tests.report.reports import REPORTS
+from steptime.report.rank_charts import LONGER, SHORT
+from steptime.taxonomy import LEAVES
+from tests.report.pipelines import interleaved, one_f_one_b, piped, uneven
+from tests.report.reports import REPORTS, ranks_64
 from tests.report.rich_reports import hostile_rich, rich
 
 CHROMIUM = "/usr/bin/chromium"
@@ -19,9 +23,14 @@ if not os.access(CHROMIUM, os.X_OK):
     pytest.skip(f"{CHROMIUM} is not installed", allow_module_level=True)
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-from playwright.sync_api import Browser, Page, Route, sync_playwright  # noqa: E402
+from playwright.sync_api import Browser, Locator, Page, Route, sync_playwright  # noqa: E402
 
-SHOWN = {**REPORTS, "rich": rich, "hostile_rich": hostile_rich}
+
+def _piped() -> Report:
+    return piped(uneven(), slow=3)
+
+
+SHOWN: dict[str, Callable[[], Report]] = {**REPORTS, "rich": rich, "hostile_rich": hostile_rich, "piped": _piped}
 PHONE, DESK = 390, 1200
 #: The charts of the rich report, with how many marks each must have at least.
 MARKS = {
@@ -30,6 +39,7 @@ MARKS = {
     "roofline": 5,
     "bandwidth": 2,
     "heatmap": 64 * 4,
+    "own_time": 64 * 2,
     "timeline-0": 8,
     "timeline-1": 8,
 }
@@ -245,3 +255,107 @@ def test_definitions_open_by_a_link(look: Callable[..., Opened]) -> None:
 def test_each_rendered_page_prints(look: Callable[..., Opened]) -> None:
     pdf = look(rich()).page.pdf(format="A4")
     assert pdf.startswith(b"%PDF-")
+
+
+def _bars(page: Page) -> Locator:
+    """The passes of the pipeline, without the stages behind them."""
+    return page.locator("#pipeline svg g.mark-rect.role-mark").nth(1).locator("path")
+
+
+def test_a_phone_shows_the_head_of_every_column(look: Callable[..., Opened]) -> None:
+    shown = ranks_64()
+    leaves = {leaf.slice: leaf.key for leaf in LEAVES}
+    step = StepTime(step=10, start_ns=0, dur_ns=80, productive_ns=10, leaves_ns=dict.fromkeys(leaves.values(), 10))
+    ranks = [msgspec.structs.replace(rank, steps=[step]) for rank in shown.ranks[:2]]
+    page = look(msgspec.structs.replace(shown, ranks=ranks), PHONE).page
+    heads = page.eval_on_selector_all(
+        "#heatmap svg .role-axis-label text",
+        "all => all.filter(one => getComputedStyle(one).opacity > 0).map(one => one.textContent)",
+    )
+    assert set(SHORT.values()) <= set(heads)
+
+
+def _told(page: Page) -> dict[str, str]:
+    """What the hint under the pointer says."""
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    rows: list[list[str]] = page.eval_on_selector_all(
+        "#vg-tooltip-element tr", "all => all.map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    return {name.strip().removesuffix(":"): value for name, value in rows}
+
+
+def test_every_pass_of_a_pipeline_is_a_bar_and_hovering_tells_which(look: Callable[..., Opened]) -> None:
+    page = look(piped(interleaved())).page
+    assert _bars(page).count() == 2 * 2 * 4 * 2
+    _bars(page).first.hover()
+    assert _told(page) == {
+        "micro-batch": "0",
+        "pass": "forward",
+        "chunk": "0",
+        "stage": "stage 0 · rank 0",
+        "ms": "1",
+        "from ms": "0",
+    }
+
+
+def _numbers(page: Page) -> list[str]:
+    """The numbers in the bars that are visible."""
+    shown: list[str] = page.eval_on_selector_all(
+        "#pipeline svg g.mark-text.role-mark text",
+        "all => all.filter(one => getComputedStyle(one).opacity > 0.5).map(one => one.textContent)",
+    )
+    return shown
+
+
+def test_a_bar_bears_its_number_where_there_is_room(look: Callable[..., Opened]) -> None:
+    wide = look(piped(one_f_one_b())).page
+    assert sorted(_numbers(wide)) == sorted(str(at) for at in range(8) for _ in range(8))
+    narrow = look(piped(uneven()), PHONE).page
+    few = _numbers(narrow)
+    assert len(few) < 64
+    for _ in range(3):
+        narrow.locator('button[data-chart=pipeline][data-move="in"]').click()
+    # Of the eighth in the middle, every bar has room now.
+    narrow.wait_for_function(
+        """() => [...document.querySelectorAll("#pipeline svg g.mark-text.role-mark text")]
+            .every(one => getComputedStyle(one).opacity > 0.5)"""
+    )
+
+
+def test_a_micro_batch_that_is_not_known_bears_no_number(look: Callable[..., Opened]) -> None:
+    actions = one_f_one_b().actions
+    assert actions is not None
+    unknown = msgspec.structs.replace(actions, micro_batch=[-1] * len(actions.micro_batch))
+    page = look(piped(msgspec.structs.replace(one_f_one_b(), actions=unknown))).page
+    assert set(_numbers(page)) == {""}
+    assert len(set(_bars(page).evaluate_all("all => all.map(one => one.getAttribute('fill'))"))) == 1
+
+
+def test_hovering_over_a_rank_and_step_tells_why_it_is_odd(look: Callable[..., Opened]) -> None:
+    page = look(rich()).page
+    page.locator("#own_time svg g.mark-rect.role-mark path").nth(37 * 2 + 1).hover()
+    # 39 useful, 36 of kernels and 22 of host, where the others have 1 of host: 97 beside 76 ms.
+    assert _told(page) == {
+        "rank": "rank 37, node4, device 5",
+        "step": "11",
+        "own time against its peers": "+27.6 %",
+        "own time, ms": "97",
+        "median of its peers, ms": "76",
+        "most above its peers in": "host/data_loader, +21 ms",
+        "waited for others, ms": "0",
+        "exposed communication, ms": "3",
+        "whole step, ms": "100",
+    }
+
+
+def test_only_the_odd_cells_are_red_and_named_ones_have_a_frame(look: Callable[..., Opened]) -> None:
+    page = look(rich()).page
+    cells = page.locator("#own_time svg g.mark-rect.role-mark path")
+    looks = cells.evaluate_all("all => all.map(one => [one.getAttribute('fill'), one.getAttribute('stroke-width')])")
+    odd = {at: tuple(look) for at, look in enumerate(looks) if look[0] == LONGER}
+    assert odd == {37 * 2: (LONGER, "0"), 37 * 2 + 1: (LONGER, "1.6")}
+    weights = page.eval_on_selector_all(
+        "#own_time svg .role-axis-label text",
+        "all => all.filter(one => one.getAttribute('font-weight') > 500).map(one => one.textContent)",
+    )
+    assert weights == ["rank 37 ▸"]

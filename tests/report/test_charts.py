@@ -12,12 +12,16 @@ import pytest
 
 from steptime.model import Report
 from steptime.report import groups
-from steptime.report.charts import NUMBERED, Spec, heatmap, timeline, waterfall
+from steptime.report.charts import Spec, timeline, waterfall
 from steptime.report.colours import PARTS, leaf_colour, part_colour
 from steptime.report.ledger import PRODUCTIVE, ledger
+from steptime.report.own_time import in_columns, named_ranks, rank_rows
+from steptime.report.pipeline_chart import pipeline
+from steptime.report.rank_charts import heatmap, own_time
 from steptime.report.roof_charts import bandwidth, rates, roofline
 from steptime.taxonomy import LEAVES, SLICES
 from tests.report import rich_reports
+from tests.report.pipelines import piped, uneven
 from tests.report.reports import REPORTS, cpu_only, hostile, loader_bound, nothing_measured, ranks_64
 from tests.report.rich_reports import MEMORY_BYTES_PER_S, PEAK_FLOPS, ops, rich
 
@@ -73,32 +77,12 @@ def test_without_mfu_the_fall_ends_on_the_kernels() -> None:
 def test_charts_without_data_are_none() -> None:
     empty = nothing_measured()
     assert waterfall(ledger(empty.job), empty.job) is None
-    assert heatmap(groups.rank_lines(loader_bound())) is None
     assert roofline([], empty.job, None) is None
     assert bandwidth([], empty.job, None) is None
     bare = msgspec.structs.replace(
         rich_reports.timeline(), track=[], start_ns=[], segment_ns=[], leaf=[], name=[], dropped=7
     )
     assert timeline(bare, 100) == (None, 7)
-
-
-def test_the_heatmap_has_a_cell_for_each_rank_and_part() -> None:
-    cells = _values(heatmap(groups.rank_lines(ranks_64())))
-    # Useful work, kernels, communication and host are not zero on any rank.
-    assert len(cells) == 64 * 4
-    late = {cell["part"]: cell["points"] for cell in cells if cell["rank"] == "rank 37 · 100.0 ms"}
-    assert late == {"useful": "39.0", "kernels": "36.0", "comm.": "3.0", "host": "22.0"}
-    deepest = max(cells, key=lambda cell: cell["depth"])
-    assert deepest["part"] == "useful"
-
-
-def test_only_few_ranks_have_numbers() -> None:
-    lines = groups.rank_lines(ranks_64())
-    few, many = heatmap(lines[:NUMBERED]), heatmap(lines[: NUMBERED + 1])
-    assert few is not None
-    assert many is not None
-    assert len(few["layer"]) == 2
-    assert "layer" not in many
 
 
 def test_the_roofline_has_every_call_with_flops_under_both_roofs() -> None:
@@ -149,7 +133,7 @@ def test_equal_names_of_rows_stay_two_rows() -> None:
     assert rows == ["owner", "2: stream 7", "3: stream 7"]
 
 
-@pytest.mark.parametrize("build", [*REPORTS.values(), rich, rich_reports.hostile_rich])
+@pytest.mark.parametrize("build", [*REPORTS.values(), rich, rich_reports.hostile_rich, lambda: piped(uneven())])
 def test_specifications_are_json_name_no_host_and_repeat(build: Callable[[], Report]) -> None:
     shown = build()
 
@@ -158,7 +142,10 @@ def test_specifications_are_json_name_no_host_and_repeat(build: Callable[[], Rep
         drawn = [timeline(one, 1_000)[0] for one in shown.timelines]
         fall = waterfall(ledger(job), job) if job.rank_steps else None
         roofs = [roofline(shown.roofline, job, 1e12), bandwidth(shown.roofline, job, 1e12)]
-        return [fall, heatmap(groups.rank_lines(shown)), *roofs, *drawn]
+        rows = rank_rows(shown)
+        beside = [own_time(rows, in_columns(rows, 100)[0]), heatmap(groups.rank_lines(shown), named_ranks(shown))]
+        actions = None if shown.pipeline is None else shown.pipeline.actions
+        return [fall, *beside, None if actions is None else pipeline(actions)[0], *roofs, *drawn]
 
     first = specs()
     text = json.dumps(first, allow_nan=False)

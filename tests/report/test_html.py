@@ -17,10 +17,17 @@ import pytest
 from steptime.model import Report
 from steptime.report.html import MAX_BYTES, render
 from steptime.taxonomy import LEAVES, SLICES
+from tests.report.pipelines import interleaved, piped, uneven, unsplit
 from tests.report.reports import REPORTS, cpu_only, loader_bound, nothing_measured, ranks_64
 from tests.report.rich_reports import UGLY, hostile_rich, monstrous, rich
 
-ALL = {**REPORTS, "rich": rich, "hostile_rich": hostile_rich}
+ALL = {
+    **REPORTS,
+    "rich": rich,
+    "hostile_rich": hostile_rich,
+    "piped": lambda: piped(uneven(), slow=3),
+    "unsplit": lambda: piped(unsplit()),
+}
 #: Elements that end by themselves.
 VOID = {"meta", "br"}
 TAGS = {
@@ -166,7 +173,7 @@ def test_whatever_the_report_holds_the_page_stays_small() -> None:
     html = render(monstrous())
     assert len(html.encode()) <= MAX_BYTES
     page = _Page(html)
-    assert {"waterfall", "heatmap", "roofline", "timeline-0", "timeline-1"} <= set(page.specs)
+    assert {"waterfall", "heatmap", "own_time", "roofline", "timeline-0", "timeline-1"} <= set(page.specs)
 
 
 def test_only_the_two_scripts_of_the_file_may_run() -> None:
@@ -268,6 +275,26 @@ def test_one_rank_has_no_heatmap() -> None:
     page = _Page(render(loader_bound()))
     assert "ranks" not in page.texts
     assert "heatmap" not in page.specs
+    assert "own_time" not in page.specs
+
+
+def test_what_the_page_says_of_a_pipeline() -> None:
+    page = _Page(render(piped(interleaved())))
+    said = page.texts["signatures"]
+    for text in ("2 chunks of the model on each", "(2-1)/(2×4+2-1) gives 11.1 %", "Figures: micro-batch.chunk."):
+        assert text in said
+    assert "no two do the same work" in page.texts["ranks"]
+    unknown = _Page(render(piped(unsplit())))
+    assert "rank 5, whose file is not there" in unknown.texts["signatures"]
+    assert "pipeline" not in unknown.specs
+
+
+def test_who_is_out_of_line_is_said_for_those_who_see_no_picture() -> None:
+    text = _Page(render(rich())).texts["ranks"]
+    assert "rank 37+27.6 %; " in text
+    assert "▸ and frames: named under" in text
+    assert "Peers: all ranks." in text
+    assert "named under" not in _Page(render(piped(uneven(), slow=3))).texts["ranks"]
 
 
 def test_hostile_text_stands_on_the_page_as_text() -> None:

@@ -4,7 +4,7 @@
 
   // The buttons under a timeline: what dragging and Ctrl+wheel do, for touch and keyboard.
   const steer = (box, view) => {
-    const whole = specs[box.id].encoding.x.scale.domain;
+    const whole = view.scale("x").domain();
     const move = {
       in: ([from, to]) => [from + (to - from) / 4, to - (to - from) / 4],
       out: ([from, to]) => [from - (to - from) / 2, to + (to - from) / 2],
