@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+import steptime
 from steptime.ranks.alignment import Alignment, align
 from steptime.ranks.counted import Row
 from steptime.ranks.moves import attribute_waits
@@ -34,6 +35,7 @@ UNDISTURBED, TOLERANCE = 0.08, 0.10
 class Run(NamedTuple):
     """One job, and its ranks as the cross-rank stage sees them."""
 
+    paths: list[Path]
     truth: LayoutTruth
     rows: list[Row]
     alignment: Alignment
@@ -61,8 +63,9 @@ class Run(NamedTuple):
 
 def _run(folder: Path, settings: Layout) -> Run:
     truth = run_layout(folder, settings)
-    rows = rows_of(trace_paths(folder, settings))
-    return Run(truth, rows, align(rows))
+    paths = trace_paths(folder, settings)
+    rows = rows_of(paths)
+    return Run(paths, truth, rows, align(rows))
 
 
 @pytest.fixture(scope="module", params=["compute", "loader"])
@@ -137,8 +140,19 @@ PIPELINES = [
 
 
 @pytest.mark.parametrize("settings", PIPELINES, ids=lambda one: f"{one.layout}-{one.ranks}-{one.replicas}")
-def test_messages_of_a_pipeline_find_their_other_end(tmp_path: Path, settings: Layout) -> None:
+def test_a_pipeline_is_recognised_from_its_messages(tmp_path: Path, settings: Layout) -> None:
     run = _run(tmp_path, settings)
+    _every_message_found_its_other_end(run, settings)
+    pipeline = steptime.analyze(run.paths).pipeline
+    assert pipeline is not None
+    stages = range(settings.ranks // settings.replicas)
+    expected = [[rank for rank in range(settings.ranks) if run.truth["stage_of"][str(rank)] == one] for one in stages]
+    assert pipeline.stages == expected
+    assert (pipeline.schedule, pipeline.micro_batches) == (settings.layout, settings.micro_batches)
+    assert pipeline.chunks == (2 if settings.layout == "interleaved" else 1)
+
+
+def _every_message_found_its_other_end(run: Run, settings: Layout) -> None:
     stages = settings.ranks // settings.replicas
     chunks = 2 if settings.layout == "interleaved" else 1
     matches = run.alignment.collectives.matches
@@ -159,6 +173,34 @@ def test_messages_of_a_pipeline_find_their_other_end(tmp_path: Path, settings: L
         assert sorted(sends) == [False, True]
         sender, receiver = (ends[sends.index(True)][2], ends[sends.index(False)][2])
         assert matches.start_ns[sender] < matches.end_ns[receiver]
+
+
+def test_slow_replica_of_a_stage_is_named(tmp_path: Path) -> None:
+    settings = Layout(layout="1f1b", replicas=2, fault="compute", slow_rank=SLOW, steps=8, inject_ms=400.0)
+    for attempt in range(TRIES):
+        run = _run(tmp_path / str(attempt), settings)
+        # Its replica does the same at the same time, but for what was injected.
+        off = [abs(run.late_ns(SLOW + 1, step) - ns) / ns for step, ns in run.injected_ns().items()]
+        if median(off) <= 2 * UNDISTURBED:
+            break
+    else:
+        pytest.skip(f"the machine is too busy: in {TRIES} jobs other load, too, decided who was late")
+    found = [one for one in steptime.analyze(run.paths).stragglers if one.kind == "straggler"]
+    first = max(found, key=lambda one: one.lost_ns)
+    assert (first.rank, first.cause, first.leaf) == (SLOW, "more work", "kernels/matmul")
+
+
+def test_heavy_stage_is_imbalance_of_that_stage(tmp_path: Path) -> None:
+    # Cores are fewer than ranks: others that compute at the same time lengthen passes, least those of the heavy stage.
+    settings = Layout(layout="1f1b", ranks=3, fault="stage", slow_rank=1, width=512, steps=5)
+    report = steptime.analyze(_run(tmp_path, settings).paths)
+    pipeline = report.pipeline
+    assert pipeline is not None
+    lengths = [sum(one) for one in zip(pipeline.forward_ns, pipeline.backward_ns, strict=True)]
+    assert lengths.index(max(lengths)) == 1
+    steps = [step for rank in report.ranks for step in rank.steps]
+    assert sum(step.leaves_ns.get("pipeline_bubble/stage_imbalance", 0) for step in steps) > 0
+    assert [one for one in report.stragglers if one.kind == "straggler"] == []
 
 
 def _sends(row: Row) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
