@@ -1,6 +1,6 @@
 """Real jobs of the usual parallel layouts on the CPU (gloo), profiled, with a known fault.
 
-`python layouts.py OUT_DIR --layout=1f1b` runs one, one process a rank, and writes
+`python -m tests.real_run.layouts OUT_DIR --layout=1f1b` runs one, one process a rank, and writes
 
 * ``rank{r}.pt.trace.json.gz``: the profiler's Chrome trace of each rank;
 * ``truth.json``: what was injected, by rank and by the number N of ``ProfilerStep#N`` (format: `LayoutTruth`).
