@@ -48,7 +48,7 @@ FIRST = {
     ),
     "llama_tp2_rtx4090": (
         "first-use",
-        "allgather-exposed",
+        "allgather-remainder",
         "one forward pass with cold kernels: 0.4 of 1 s is lazy loading, the rest is the first all-gather",
     ),
     "tracelens/mi300/resnet_act_checkpoint.json.gz": (

@@ -135,7 +135,7 @@ def _collectives(reading: Reading, kind: str | None = None) -> list[Collective]:
 
 
 def _overlap(kind: str | None) -> Metric:
-    """What compute hides of the communication; undefined, not zero, where there is none."""
+    """Communication that costs no time of its own; undefined, not zero, where there is none."""
 
     def read(reading: Reading) -> Value:
         found = _collectives(reading, kind)
@@ -145,7 +145,12 @@ def _overlap(kind: str | None) -> Metric:
         return Value(1 - min(sum(one.exposed_ns for one in found), whole) / whole)
 
     name = "comm.overlap" if kind is None else f"comm.overlap.{kind}"
-    return Metric(name, "fraction", f"What compute hides of all {kind or 'communication'} time.", read)
+    return Metric(
+        name,
+        "fraction",
+        f"What of all {kind or 'communication'} time is hidden under other work, or a wait for a rank.",
+        read,
+    )
 
 
 def _collectives_per_step(reading: Reading) -> Value:

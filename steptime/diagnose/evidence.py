@@ -13,10 +13,12 @@ from steptime.diagnose.roof_metrics import has_check, leaf_of
 from steptime.diagnose.rules import Rule
 from steptime.diagnose.say import number_text, plural, share_text, time_text
 from steptime.diagnose.time_metrics import rank_means_ns
-from steptime.model import Cause, Collective, Evidence, OpRoof
+from steptime.model import Cause, Collective, Evidence, OpRoof, Straggler
 
 #: Rows of one list that a finding shows.
 _MOST = 3
+#: Messages below this are all latency: their size says nothing.
+_SIZE_SAID = 1e5
 #: Texts that name a reason and no event: then the place is the event to look for.
 _NO_EVENT = re.compile(
     r"^(?:gap between|launch call|slow launch|first use|queued work|launch of a|launch was|device events|no host|waited"
@@ -97,6 +99,8 @@ def _collective(reading: Reading, one: Collective) -> Evidence:
     group = f" ({one.group})" if one.group else ""
     text = f"{one.kind}{group}: {plural(one.count, 'collective')}, {time_text(one.dur_ns / max(one.count, 1))} each"
     text += f", {time_text(one.exposed_ns / max(reading.rank_steps, 1))} a step exposed"
+    if one.bytes is not None and one.bytes >= _SIZE_SAID * one.measured > 0:
+        text += f"; {one.bytes / one.measured / 1e6:,.1f} MB on average"
     bandwidth = bandwidth_text(one)
     text += f"; {bandwidth}" if bandwidth else ""
     leaf, what = f"exposed_comm/{one.kind}", f"{one.kind}{group}"
@@ -105,7 +109,10 @@ def _collective(reading: Reading, one: Collective) -> Evidence:
 
 
 def _odd_rank(reading: Reading, slice_id: str) -> list[Evidence]:
-    """The rank that spends most time in a slice, in its worst step."""
+    """Who held up the others with it; without a verdict the rank that spends most time in it, in its worst step."""
+    named = [one for one in reading.report.stragglers if one.rank is not None and (one.leaf or "").startswith(slice_id)]
+    if named:
+        return [_held_up(reading, one) for one in named[:_MOST]]
     means = rank_means_ns(reading, slice_id)
     if not means:
         return []
@@ -116,6 +123,19 @@ def _odd_rank(reading: Reading, slice_id: str) -> list[Evidence]:
     text = f"rank {odd} spends {time_text(means[odd])} a step in {slice_id}, the median rank"
     text += f" {time_text(median(means.values()))}; most of it in {most}"
     return [Evidence(text=text, rank=odd, step=worst.step, start_ns=worst.start_ns, dur_ns=worst.dur_ns)]
+
+
+def _held_up(reading: Reading, one: Straggler) -> Evidence:
+    """A verdict on one rank, and of its steps the one with most of what it was late with."""
+    each = time_text(one.lost_ns / max(len(one.steps), 1))
+    text = f"rank {one.rank} costs each other rank {each} a step, in {plural(len(one.steps), 'step')}"
+    text += f": {one.cause} ({one.leaf})"
+    own = [step for rank in reading.report.ranks if rank.rank == one.rank for step in rank.steps]
+    late = [step for step in own if step.step in one.steps]
+    worst = max(late, key=lambda step: step.leaves_ns.get(one.leaf or "", 0), default=None)
+    if worst is None:
+        return Evidence(text=text, rank=one.rank)
+    return Evidence(text=text, rank=one.rank, step=worst.step, start_ns=worst.start_ns, dur_ns=worst.dur_ns)
 
 
 def _slowest_step(reading: Reading) -> list[Evidence]:

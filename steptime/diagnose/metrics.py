@@ -46,6 +46,12 @@ FACTS: tuple[Fact, ...] = (
         "no all-reduce was told to be the last of a backward pass",
     ),
     Fact(
+        "collectives.unprefetched_ns",
+        "ns",
+        "Exposed time of all-gathers of parameters that ran between two pieces of compute and under none, total.",
+        "no collective was recorded",
+    ),
+    Fact(
         "collectives.first_exposed_ns",
         "ns",
         "Exposed time of the first collective of each group in the recording, total.",
@@ -101,13 +107,15 @@ def _fact_metric(name: str) -> Metric:
 
 
 def _fact_share(metric: str, name: str, leaf: str, meaning: str) -> Metric:
-    """A total of the facts as a share of the step, taken from a leaf."""
+    """A total of the facts as a share of the step, taken from a leaf: what was found to be a wait is no part of it."""
 
     def read(reading: Reading) -> Value:
-        value = fact(reading, name)
+        value, whole = fact(reading, name), reading.leaf_ns(leaf)
         if value.number is None:
             return value
-        return reading.share([Part(leaf, round(value.number), (f"fact:{name}",))])
+        if isinstance(whole, str):
+            return unknown(whole)
+        return reading.share([Part(leaf, min(round(value.number), whole), (f"fact:{name}",))])
 
     return Metric(metric, "share", meaning, read)
 
@@ -173,6 +181,12 @@ FACT_METRICS: tuple[Metric, ...] = (
         "collectives.last_exposed_ns",
         "exposed_comm/allreduce",
         "Exposed time of the last all-reduce of each backward pass.",
+    ),
+    _fact_share(
+        "collectives.unprefetched_share",
+        "collectives.unprefetched_ns",
+        "exposed_comm/allgather",
+        "Exposed all-gathers of parameters that were not started a layer ahead.",
     ),
     Metric(
         "collectives.first_exposed_share",

@@ -66,10 +66,11 @@ class Example(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a finding shows as evidence.
 
-    metrics: numbers to print. causes: leaves whose costliest causes are shown, those that match the regular expression
-    `named`. roofline: checks whose costliest ops are shown. collectives: kinds. ranks: slices, for each the rank that
-    spends most time in it. steps: the slowest counted step. links: ``slowest``, the collectives with the least bus
-    bandwidth, or ``slow groups``, those slower than their like, and what they have in common.
+    metrics: numbers to print. causes: leaves whose costliest causes are shown, those that match the regular
+    expression `named`. roofline: checks whose costliest ops are shown. collectives: kinds. ranks: slices, for each
+    the ranks that held up the others with it, or the one that spends most time in it. steps: the slowest counted
+    step. links: ``slowest``, the collectives with the least bus bandwidth, or ``slow groups``, those slower than
+    their like, and what they have in common.
     """
 
     metrics: list[str] = []

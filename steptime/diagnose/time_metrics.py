@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
 
 from steptime.diagnose.reading import NO_STEPS, Metric, Part, Reading, Value, by_leaf, by_slice, unknown
+from steptime.model import Straggler
 
 #: With fewer steps a percentile is the extreme itself, and a spread says nothing.
 _MIN_STEPS = 4
 #: A rank can be called slow against its peers from three on: of two, either may be the odd one.
 _MIN_RANKS = 3
 _ONE_RANK = "it needs the files of at least three ranks: one rank can't show that it is slower than its peers"
+_NOT_COMPARED = "the ranks were not compared: one rank can't show that it is slower than its peers"
 _EDGES = "only edge steps were recorded, and those begin when each rank's recording happened to begin"
 _NO_QUALITY = "the report does not say what its files can tell"
 _COMPILING_STEP = 0.01
@@ -163,6 +166,19 @@ def _host_excess(reading: Reading) -> Value:
     return Value((max(means) - median(means)) / (reading.total_ns / reading.rank_steps))
 
 
+def _named(causes: Callable[[Straggler], bool]) -> Callable[[Reading], Value]:
+    """How many single ranks held up the others for such a reason; none is unknown where not all could be judged."""
+
+    def read(reading: Reading) -> Value:
+        alignment = reading.report.alignment
+        if reading.edge_only or alignment is None:
+            return unknown(_EDGES if reading.edge_only else _NOT_COMPARED)
+        found = {one.rank for one in reading.report.stragglers if one.rank is not None and causes(one)}
+        return Value(len(found)) if found or alignment.unjudged is None else unknown(alignment.unjudged)
+
+    return read
+
+
 TIME_METRICS: tuple[Metric, ...] = (
     *by_slice(_slice_share),
     *by_leaf(_leaf_share),
@@ -175,6 +191,18 @@ TIME_METRICS: tuple[Metric, ...] = (
     Metric("ranks.analyzed", "count", "Ranks with a file.", lambda reading: Value(reading.job.ranks_analyzed)),
     Metric("ranks.missing", "count", "Ranks of the job without a file.", _missing_ranks),
     Metric("ranks.compute_ratio", "ratio", "Kernel time of the slowest rank over the median rank's.", _compute_ratio),
+    Metric(
+        "ranks.slower",
+        "count",
+        "Ranks that held up the others with slower kernels.",
+        _named(lambda one: one.cause == "slower kernels"),
+    ),
+    Metric(
+        "ranks.host_late",
+        "count",
+        "Ranks that held up the others with something that their host did.",
+        _named(lambda one: (one.leaf or "").startswith("host/")),
+    ),
     Metric(
         "ranks.host_excess",
         "step share",

@@ -21,7 +21,7 @@ from steptime.ranks.counted import Row
 from steptime.ranks.flow import Flow, flow_of
 from steptime.ranks.moves import WAIT, Moved
 from steptime.ranks.replay import FORWARD, WEIGHT, Order, idle_ns, order_of, phase_ns
-from steptime.ranks.stages import Stages, find_stages
+from steptime.ranks.stages import Messages, Stages
 from steptime.ranks.waits import Waits
 from steptime.taxonomy import LEAF_CODE
 from steptime.trace.events import I64
@@ -64,12 +64,11 @@ class Staged(msgspec.Struct, frozen=True):
     end_ns: I64
 
 
-def find_pipeline(rows: Sequence[Row], alignment: Alignment, waits: Waits) -> Staged | None:
+def find_pipeline(rows: Sequence[Row], alignment: Alignment, messages: Messages, waits: Waits) -> Staged | None:
     """The job's pipeline; None if it has none."""
-    found = find_stages(rows, alignment)
-    if found is None:
+    stages, lanes = messages.stages, messages.lanes
+    if stages is None:
         return None
-    stages, lanes = found
     numbers, at = job_steps(rows, alignment)
     flow = flow_of(alignment, stages, lanes)
     order: Order | str = "messages skip stages" if flow is None else order_of(flow, stages)
@@ -248,6 +247,12 @@ def split_bubble(staged: Staged, alignment: Alignment, waits: Waits) -> Moved:
     parts.append(Moved(waits.row, waits.match, waits.step, waits.leaf, rest, last, whom))
     moved = Moved(*(np.concatenate([getattr(part, name) for part in parts]) for name in Moved.__struct_fields__))
     return moved.take(np.flatnonzero((moved.ns > 0) & (moved.whom != NOBODY)))
+
+
+def slow_messages(staged: Staged, alignment: Alignment, split: Moved) -> Moved:
+    """Waits in messages that a slow rank of the pipeline explains."""
+    slow = staged.slow[split.row, staged.column[split.row, split.step]]
+    return split.take((split.to == WAIT) & alignment.collectives.matches.pair[split.match] & (split.whom == slow))
 
 
 def _shared(ns: I64, key: I64, most: I64) -> I64:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.ranks.blame import column_of
+from steptime.ranks.collectives import Matches
 from steptime.ranks.counted import Row
 from steptime.ranks.waits import Waits
 from steptime.taxonomy import LEAF_CODE, LEAVES
@@ -23,12 +24,15 @@ SAME_COUNT = 0.01
 
 SLOWER, MORE, LINK = "slower kernels", "more work", "slow link"
 UNKNOWN, NOT_RECORDED = "not separable", "not recorded"
+#: Kept by messages whose other end is not known: somebody else is the culprit. Never said of a rank that is named.
+KEPT = "kept"
 
 #: Host causes whose length does not depend on how far the host runs ahead of the device.
 _OWN_LENGTH = [LEAF_CODE[f"host/{name}"] for name in ("data_loader", "python", "gc", "checkpoint", "compile")]
 
 _COMPUTE = [code for code, leaf in enumerate(LEAVES) if leaf.slice in ("kernels", "recompute")]
-_TRANSFER = [code for code, leaf in enumerate(LEAVES) if leaf.slice == "exposed_comm"]
+_MESSAGES = LEAF_CODE["exposed_comm/p2p_transfer"]
+_TRANSFER = [code for code, leaf in enumerate(LEAVES) if leaf.slice == "exposed_comm" and code != _MESSAGES]
 _IDLE = [
     code for code, leaf in enumerate(LEAVES) if leaf.slice in ("host", "unexplained") and leaf.id != "capture_skew"
 ]
@@ -40,12 +44,15 @@ class Leaves(msgspec.Struct, frozen=True):
 
     ns float64 [r, s, leaves + 1], the last one is productive time; transfer without the waits. host float64 [r, s,
     leaves]: what the host spent on it, idle device or not; NaN where that is not known. known bool [r, s]: the row has
-    the step.
+    the step. unpaired bool [r]: the other ends of most of its sends and receives are not known, so that their waits
+    still stand in exposed communication. stage int64 [r]: the pipeline stage of each row, -1 where it has none.
     """
 
     ns: F64
     host: F64
     known: NDArray[np.bool_]
+    unpaired: NDArray[np.bool_]
+    stage: I64
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -60,7 +67,7 @@ class Cause(msgspec.Struct, frozen=True):
     shared: bool = False
 
 
-def leaf_table(rows: Sequence[Row], at: I64, waits: Waits) -> Leaves:
+def leaf_table(rows: Sequence[Row], at: I64, waits: Waits, matches: Matches, stage: I64 | None = None) -> Leaves:
     """Leaves of all rows by step. `rows` are as aligned: their waits still stand in exposed communication."""
     ns = np.zeros((*at.shape, len(LEAVES) + 1))
     host = np.full((*at.shape, len(LEAVES)), np.nan)
@@ -77,13 +84,38 @@ def leaf_table(rows: Sequence[Row], at: I64, waits: Waits) -> Leaves:
     column_at = column_of(rows, at)[waits.row, waits.step]
     inside = column_at >= 0
     np.subtract.at(ns, (waits.row[inside], column_at[inside], waits.leaf[inside]), waits.ns[inside])
-    return Leaves(ns, host, at >= 0)
+    of_stage = np.full(len(rows), -1, np.int64) if stage is None else stage
+    return Leaves(ns, host, at >= 0, unpaired(rows, matches), of_stage)
 
 
-def explain(rows: Sequence[Row], leaves: Leaves, at: I64, culprits: Sequence[int], columns: Sequence[int]) -> Cause:
-    """The cause that sets `culprits` (row indices) most apart from the others in the given steps."""
+def unpaired(rows: Sequence[Row], matches: Matches) -> NDArray[np.bool_]:
+    """Whether most sends and receives of each row lack their other end, bool [r]."""
+    sent = np.array([_messages(row) for row in rows], np.int64)
+    paired = np.bincount(matches.row[matches.pair[matches.match]], minlength=len(rows))
+    result: NDArray[np.bool_] = 2 * paired < sent
+    return result
+
+
+def _messages(row: Row) -> int:
+    instances = row.timeline.instances
+    return int(np.count_nonzero(instances.leaf == _MESSAGES)) if instances is not None else 0
+
+
+def explain(  # noqa: PLR0913  the job, and who was how late when
+    rows: Sequence[Row],
+    leaves: Leaves,
+    at: I64,
+    culprits: Sequence[int],
+    columns: Sequence[int],
+    lost_ns: float = 0.0,
+) -> Cause:
+    """The cause that sets `culprits` (row indices) most apart from the others in the given steps.
+
+    `lost_ns`: what they cost the others in such a step: what differs by far less did not do it.
+    """
     own = list(culprits)
-    peers = _peers(rows, at, own, columns)
+    known: NDArray[np.bool_] = np.all(at[:, list(columns)] >= 0, axis=1)
+    peers = _peers(rows, leaves.stage, own, known)
     if not peers or not len(columns):
         return Cause(UNKNOWN, None, 0.0)
     excess = _excess(leaves.ns, own, peers, columns)
@@ -94,26 +126,38 @@ def explain(rows: Sequence[Row], leaves: Leaves, at: I64, culprits: Sequence[int
         [_totals(rows[one], at[one, list(columns)]) for one in peers],
     )
     causes.append(_compute_cause(mine, theirs, excess, added))
-    causes.append(Cause(LINK, None, float(excess[_TRANSFER].sum())))
+    messages = KEPT if leaves.unpaired[own].any() else LINK
+    causes += [Cause(LINK, None, float(excess[_TRANSFER].sum())), Cause(messages, None, float(excess[_MESSAGES]))]
     best = max(causes, key=lambda cause: cause.ns)
     lateness = sum(cause.ns for cause in causes if cause.ns > 0)
-    if best.ns < EXPLAINS * lateness or best.ns <= 0:
+    if best.ns < EXPLAINS * max(lateness, lost_ns) or best.ns <= 0:
         return Cause(UNKNOWN, None, best.ns)
-    longer = _excess(leaves.host, own, peers, columns)
+    # What the host does at the end of a step keeps the device waiting in the window of the next.
+    before = [max(column - 1, 0) for column in columns]
+    longer = np.maximum(*(_excess(leaves.host, own, peers, some) for some in (columns, before)))
     shared = any(LEAVES[code].key == best.leaf and longer[code] < EXPLAINS * best.ns for code in _OWN_LENGTH)
     return msgspec.structs.replace(best, shared=shared)
 
 
 def _excess(spent: F64, own: Sequence[int], peers: Sequence[int], columns: Sequence[int]) -> F64:
-    """Mean over the steps of the culprits' mean less the peers' median, float64 [leaves] as in `spent`."""
+    """Median over the steps of the culprits' mean less the peers' median, float64 [leaves] as in `spent`.
+
+    The median: one outlier among the steps is not what made them late in the others.
+    """
     chosen = spent[:, list(columns)]
-    result: F64 = (chosen[list(own)].mean(axis=0) - np.median(chosen[list(peers)], axis=0)).mean(axis=0)
+    apart = chosen[list(own)].mean(axis=0) - np.median(chosen[list(peers)], axis=0)
+    result: F64 = np.median(apart, axis=0)
     return result
 
 
-def _peers(rows: Sequence[Row], at: I64, own: Sequence[int], columns: Sequence[int]) -> list[int]:
-    """Rows that do the same kind of work: the others whose kernels are of the same names, else all others."""
-    others = [index for index in range(len(rows)) if index not in own and bool((at[index, list(columns)] >= 0).all())]
+def _peers(rows: Sequence[Row], stage: I64, own: Sequence[int], known: NDArray[np.bool_]) -> list[int]:
+    """Rows that do the same kind of work: of the same stage, or whose kernels are of the same names, else all others.
+
+    known bool [r]: the row has the steps.
+    """
+    others = [index for index in range(len(rows)) if index not in own and known[index]]
+    if stage[own[0]] >= 0:
+        return [index for index in others if stage[index] == stage[own[0]]]
     mine = _names(rows[own[0]])
     alike = [index for index in others if _alike(mine, _names(rows[index]))]
     return alike or others

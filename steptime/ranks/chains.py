@@ -12,6 +12,8 @@ Mask = NDArray[np.bool_]
 
 #: A late rank that spent this share of its lateness waiting for another was kept, not slow.
 KEPT_SHARE = 0.5
+#: How many meetings before and after are looked at: a backward pass has a bucket for every few layers.
+_NEAREST = 16
 #: What starts within this time of its predecessor's end had been queued behind it (DESIGN 1.4, `kernel_gap`).
 QUEUED_NS = 20_000
 
@@ -30,7 +32,14 @@ class WaitTimes:
         # One ascending key over all rows: row first, then time.
         self.zero = int(start_ns.min()) if len(start_ns) else 0
         self.width = int(start_ns.max()) - self.zero + 2 if len(start_ns) else 2
-        self.key = row[order] * self.width + (self.start - self.zero)
+        self.key = self.row * self.width + (self.start - self.zero)
+
+    def sides(self) -> list[WaitTimes]:
+        """The waits for ranks below, above, and not recorded: peers that do the same wait on the same sides."""
+        below = (self.late != NOBODY) & (self.late < self.row)
+        above = self.late > self.row
+        columns = (self.row, self.start, self.ns, self.match, self.late)
+        return [WaitTimes(*(one[side] for one in columns)) for side in (below, above, ~below & ~above)]
 
     def _at(self, row: I64, time_ns: I64) -> I64:
         inside = np.clip(time_ns - self.zero, 0, self.width - 1)
@@ -61,12 +70,13 @@ class WaitTimes:
 
 
 def origins(collectives: Collectives, times: WaitTimes, usable: Mask, blocking: Mask) -> I64:
-    """Who is at the start of each match's chain of waits, int64 [g].
+    """Who is at the start of each match's chain of waits, int64 [g]; `NOBODY` where it comes back to itself.
 
     The last member of a match counts as kept if, since the members last met for sure, it waited (exposed) longer
-    than its peers' median by `KEPT_SHARE` of its lateness. Then the origin is that of the wait that kept it longest,
-    which ended earlier: chains can't be circles. A run of matches that were queued one behind the other counts as one:
-    what its members wait in it is the lateness, not what kept them.
+    than its peers' median by `KEPT_SHARE` of its lateness. Then the origin is that of the wait that kept it longest on
+    the side where it waited longest beyond its peers: what all of them wait, such as a pipeline's warm-up, kept nobody.
+    A run of matches that were queued one behind the other counts as one: what its members wait in it is the lateness,
+    not what kept them.
     """
     matches = collectives.matches
     origin = np.where(usable, collectives.late, NOBODY)
@@ -75,29 +85,61 @@ def origins(collectives: Collectives, times: WaitTimes, usable: Mask, blocking: 
     order, fresh = _in_order(collectives)
     run = _runs(collectives, order, fresh)
     since = _since(collectives, blocking, (order, fresh, run))
-    inside = _waited_in_run(collectives, times, run)
-    waited = times.between(matches.row, since[matches.match], collectives.arrival_ns) - inside
     is_late = matches.row == collectives.late[matches.match]
-    others = _median_of_others(matches.match, matches.first, waited, is_late)
-    arrival = collectives.arrival_ns - inside
+
+    def beyond_peers(of: WaitTimes) -> I64:
+        waited = of.between(matches.row, since[matches.match], collectives.arrival_ns)
+        waited = waited - _waited_in_run(collectives, of, run)
+        own = np.zeros(matches.count, np.int64)
+        own[matches.match[is_late]] = waited[is_late]
+        return own - _median_of_others(matches.match, matches.first, waited, is_late)
+
+    arrival = collectives.arrival_ns - _waited_in_run(collectives, times, run)
     lateness = collectives.last_ns - _median_of_others(matches.match, matches.first, arrival, is_late)
-    own = np.zeros(matches.count, np.int64)
-    own[matches.match[is_late]] = waited[is_late]
     error = np.maximum(collectives.error_ns, 1)
-    kept = np.flatnonzero(usable & (lateness > error) & (own - others >= KEPT_SHARE * lateness))
+    kept = np.flatnonzero(usable & (lateness > error) & (beyond_peers(times) >= KEPT_SHARE * lateness))
     parent = np.full(matches.count, -1, np.int64)
-    parent[kept] = times.longest(collectives.late[kept], since[kept], collectives.last_ns[kept])
+    sides = times.sides()
+    longest = np.stack([of.longest(collectives.late[kept], since[kept], collectives.last_ns[kept]) for of in sides])
+    excess = np.where(longest >= 0, np.stack([beyond_peers(of)[kept] for of in sides]), np.iinfo(np.int64).min)
+    parent[kept] = longest[excess.argmax(axis=0), np.arange(len(kept))]
+    by_message = kept[matches.pair[parent[kept]] & (parent[kept] >= 0)]
+    parent[by_message] = _own_meeting(collectives, by_message, parent[by_message], usable, lateness, since)
     return _followed(origin, parent)
 
 
+def _own_meeting(collectives: Collectives, child: I64, message: I64, usable: Mask, lateness: I64, since: I64) -> I64:
+    """Where the sender of a late message was itself late among its own peers, int64 [n]; the message if nowhere.
+
+    Whether it was slow or kept can't be told from the one that waited for its message, only from ranks that do the same
+    work. Of the meetings to which the sender came last, the nearest in time that is late enough to explain the child.
+    """
+    found = message.copy()
+    best = collectives.last_ns[child] - since[child]
+    meetings = np.flatnonzero(usable & ~collectives.matches.pair)
+    order = meetings[np.lexsort((collectives.last_ns[meetings], collectives.late[meetings]))]
+    late, last = collectives.late[order], collectives.last_ns[order]
+    sender = collectives.late[message]
+    low, high = np.searchsorted(late, sender), np.searchsorted(late, sender, side="right")
+    zero = int(collectives.last_ns.min())
+    width = int(collectives.last_ns.max()) - zero + 1
+    at = np.searchsorted(late * width + (last - zero), sender * width + (collectives.last_ns[child] - zero))
+    for step in range(-_NEAREST, _NEAREST):
+        here = at + step
+        inside = np.flatnonzero((here >= low) & (here < high))
+        one = order[here[inside]]
+        apart = np.abs(collectives.last_ns[one] - collectives.last_ns[child[inside]])
+        better = (apart < best[inside]) & (lateness[one] >= KEPT_SHARE * lateness[child[inside]])
+        best[inside[better]], found[inside[better]] = apart[better], one[better]
+    return found
+
+
 def _followed(origin: I64, parent: I64) -> I64:
-    """Origins at the ends of the chains: `parent` is the earlier match that kept the late member of each, -1: none."""
+    """Origins at the ends of the chains: `parent` is the match that kept the late member of each, -1: none."""
     root = np.where(parent >= 0, parent, np.arange(len(parent)))
-    while True:
-        further = root[root]
-        if (further == root).all():
-            return origin[root]
-        root = further
+    for _ in range(len(parent).bit_length()):
+        root = root[root]
+    return np.where(parent[root] < 0, origin[root], NOBODY)
 
 
 def _in_order(collectives: Collectives) -> tuple[I64, Mask]:

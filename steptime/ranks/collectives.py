@@ -276,7 +276,12 @@ def _job_group(row: Row, group: Group, groups: dict[JobGroup, int]) -> int:
 
 
 def global_peers(row: Row, group: I64, peer: I64) -> I64:
-    """Ranks in the job of the peers of messages: torch.distributed counts them inside the group."""
+    """Ranks in the job of the peers of messages.
+
+    PyTorch writes them so into the metadata of NCCL's kernels (``groupRanks[rank]`` in saveNcclMeta,
+    torch/csrc/profiler/util.cpp); where they come from the arguments of host ops, or name no member of the group, they
+    are places in it.
+    """
     result = peer.copy()
     instances = row.timeline.instances
     assert instances is not None
@@ -284,10 +289,11 @@ def global_peers(row: Row, group: I64, peer: I64) -> I64:
         ranks = instances.groups[at].ranks
         if ranks is None:
             continue
-        mine = (group == at) & (peer >= 0)
-        inside = np.array(ranks, np.int64)[np.minimum(peer[mine], len(ranks) - 1)]
-        local = (peer[mine] < len(ranks)) & (inside != row.rank)
-        result[mine] = np.where(local, inside, peer[mine])
+        members = np.array(ranks, np.int64)
+        local = (group == at) & (peer >= 0) & (peer < len(members))
+        if row.timeline.device is not None:
+            local &= ~np.isin(peer, members)
+        result[local] = members[peer[local]]
     return result
 
 

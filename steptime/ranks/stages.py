@@ -68,23 +68,36 @@ class Stages(msgspec.Struct, frozen=True):
     mail: Mail
 
 
-def find_stages(rows: Sequence[Row], alignment: Alignment) -> tuple[Stages, list[Lane | None]] | None:
-    """The stages with the passes of each row; None if the messages show no pipeline."""
+class Messages(msgspec.Struct, frozen=True):
+    """What the job's messages are: stages of pipelines (None if there are none) with the passes of each row, and rings.
+
+    ring bool [g]: which matches are messages in which all ranks of a step begin alike: nobody is ahead by design.
+    """
+
+    stages: Stages | None
+    lanes: list[Lane | None]
+    ring: Mask
+
+
+def read_messages(rows: Sequence[Row], alignment: Alignment) -> Messages:
+    """Tell pipelines from rings; messages that are neither are in none of them."""
     _, at = job_steps(rows, alignment)
     column = column_of(rows, at)
     kept = [_kept(row.timeline.passes) for row in rows]
+    ring = np.zeros(alignment.collectives.matches.count, np.bool_)
     found = _mail(rows, alignment, column, kept)
     if found is None:
-        return None
+        return Messages(None, [], ring)
     mail, kinds = found
-    lanes = [
-        _lane(row.timeline.passes, keep, column[at]) for at, (row, keep) in enumerate(zip(rows, kept, strict=True))
-    ]
+    lanes = [_lane(row.timeline.passes, *parts) for row, *parts in zip(rows, kept, column, strict=True)]
+    stages = None
     for group in np.unique(mail.group).tolist():
-        stages = _chains(rows, lanes, mail.take(mail.group == group), kinds[group])
-        if stages is not None:
-            return stages, lanes
-    return None
+        own = mail.take(mail.group == group)
+        chains = _chains(rows, lanes, own, kinds[group])
+        stages = stages or chains
+        if chains is None and _all_begin_alike(lanes, own):
+            ring[own.match] = True
+    return Messages(stages, lanes, ring)
 
 
 def _kept(passes: Passes | None) -> Mask:
@@ -206,24 +219,39 @@ def _chain(lanes: Sequence[Lane | None], mail: Mail) -> list[int] | None:
 
 def _chain_of_step(lanes: Sequence[Lane | None], mail: Mail, column: int) -> list[int]:
     """Rows in the order of their first sends, from the one row that computes before it hears from anybody."""
-    first: dict[int, int] = {}
     target: dict[int, int] = {}
     order = np.argsort(mail.sent, kind="stable")
     for sender, receiver in zip(mail.sender[order].tolist(), mail.receiver[order].tolist(), strict=True):
         target.setdefault(sender, receiver)
-    for row, before in zip(
-        np.concatenate([mail.sender, mail.receiver]).tolist(),
-        np.concatenate([mail.sent, mail.received]).tolist(),
-        strict=True,
-    ):
-        first[row] = min(first.get(row, before), before)
-    sources = [row for row, before in first.items() if _computes_first(lanes[row], before, column)]
+    sources, _ = _sources(lanes, mail, column)
     chain: list[int] = []
     at = sources[0] if len(sources) == 1 else -1
     while at >= 0 and at not in chain:
         chain.append(at)
         at = target.get(at, -1)
     return chain
+
+
+def _all_begin_alike(lanes: Sequence[Lane | None], mail: Mail) -> bool:
+    """Whether in most steps every row computes before its first message."""
+    columns = np.unique(mail.column[mail.column >= 0]).tolist()
+    alike = 0
+    for column in columns:
+        sources, count = _sources(lanes, mail.take(mail.column == column), column)
+        alike += len(sources) == count
+    return 2 * alike > len(columns)
+
+
+def _sources(lanes: Sequence[Lane | None], mail: Mail, column: int) -> tuple[list[int], int]:
+    """Rows that compute in a step before they send or receive anything, and how many have messages at all."""
+    first: dict[int, int] = {}
+    for row, before in zip(
+        np.concatenate([mail.sender, mail.receiver]).tolist(),
+        np.concatenate([mail.sent, mail.received]).tolist(),
+        strict=True,
+    ):
+        first[row] = min(first.get(row, before), before)
+    return [row for row, before in first.items() if _computes_first(lanes[row], before, column)], len(first)
 
 
 def _computes_first(lane: Lane | None, before: int, column: int) -> bool:

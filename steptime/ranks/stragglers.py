@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from steptime.model import Straggler
 from steptime.ranks.alignment import Alignment
 from steptime.ranks.blame import Blame, blame_hosts, blame_ranks, column_of
-from steptime.ranks.causes import NOT_RECORDED, Cause, Leaves, explain, leaf_table
+from steptime.ranks.causes import KEPT, NOT_RECORDED, UNKNOWN, Cause, Leaves, explain, leaf_table
 from steptime.ranks.counted import Row, ranks_missing
 from steptime.ranks.moves import Moved
 from steptime.ranks.waits import Waits, find_waits
 from steptime.taxonomy import LEAF_CODE
+from steptime.trace.events import I64
 
 F64 = NDArray[np.float64]
 
@@ -69,8 +70,15 @@ class _Case(msgspec.Struct, frozen=True):
 LEAST_STEPS = 2
 
 
+class Pipes(msgspec.Struct, frozen=True):
+    """What a pipeline adds: stage int64 [r], -1 for none; messages: waits in them that a slow row explains."""
+
+    stage: I64
+    messages: Moved
+
+
 def verdicts(
-    rows: Sequence[Row], alignment: Alignment, waits: Waits | None = None, messages: Moved | None = None
+    rows: Sequence[Row], alignment: Alignment, waits: Waits | None = None, pipes: Pipes | None = None
 ) -> list[Straggler]:
     """Everybody who can be named, stragglers first; empty: nobody held up the job, or there was too little to judge.
 
@@ -78,14 +86,15 @@ def verdicts(
         rows: as they were aligned, before their waits are moved.
         alignment: of these rows.
         waits: from `find_waits`, else it is called here.
-        messages: waits in a pipeline's messages that a slow row explains.
+        pipes: the job's pipeline, if it has one.
     """
     found = find_waits(rows, alignment) if waits is None else waits
-    blame = blame_ranks(rows, alignment, found, messages)
+    blame = blame_ranks(rows, alignment, found, pipes.messages if pipes is not None else None)
     columns = _judged(rows, alignment, found, blame)
     if len(columns) < LEAST_STEPS or not blame.dur_ns:
         return []
-    case = _Case(rows, blame, leaf_table(rows, blame.at, found), columns)
+    stage = pipes.stage if pipes is not None else None
+    case = _Case(rows, blame, leaf_table(rows, blame.at, found, alignment.collectives.matches, stage), columns)
     claims = _persistent(case)
     if not claims:
         claims, hit = _bursts(case)
@@ -96,7 +105,7 @@ def verdicts(
             steady = _persistent(msgspec.structs.replace(case, columns=quiet))
             claims += [claim for claim in steady if claim.ranks != bursting]
     # Between the stages of a pipeline a host that ends its step last is how the schedule drains, nobody's fault.
-    staged = bool(alignment.collectives.matches.pair.any())
+    staged = bool(alignment.collectives.matches.pair.any()) or bool(case.leaves.unpaired.any())
     hosts = blame_hosts(rows, alignment, found) if not claims and not staged else None
     if hosts is not None:
         claims = _persistent(msgspec.structs.replace(case, blame=hosts))
@@ -145,7 +154,7 @@ def _persistent(case: _Case) -> list[Straggler]:
     share = case.blame.lost[:, case.columns] / case.blame.dur_ns
     claims: list[Straggler] = []
     passing_on: set[int] = set()
-    left = list(range(len(share)))
+    left = [origin for origin in range(len(share)) if not _kept_by_messages(case, origin)]
     while len(left) > 1 and len(claims) < MOST:
         at, leading = _leader(share[left])
         if at < 0:
@@ -164,6 +173,14 @@ def _persistent(case: _Case) -> list[Straggler]:
     # A rank without a file may itself have been kept by the one that is named.
     recorded = [claim for claim in claims if claim.recorded]
     return recorded or claims
+
+
+def _kept_by_messages(case: _Case, origin: int) -> bool:
+    """Whether the origin was late because of messages that could not be followed to their other end."""
+    blame, rows = case.blame, list(case.blame.origins[origin])
+    if not rows or not case.leaves.unpaired[rows].any() or not blame.lost[origin, case.columns].any():
+        return False
+    return _explained(case, origin, case.columns).what == KEPT
 
 
 def _leader(share: F64) -> tuple[int, list[bool]]:
@@ -264,7 +281,14 @@ def _event(case: _Case, causes: list[Cause], hits: list[tuple[int, int]]) -> Str
 def _cause(case: _Case, origin: int, columns: list[int]) -> Cause:
     if not case.blame.origins[origin]:
         return Cause(NOT_RECORDED, None, 0.0)
-    return explain(case.rows, case.leaves, case.blame.at, case.blame.origins[origin], columns)
+    cause = _explained(case, origin, columns)
+    return cause if cause.what != KEPT else Cause(UNKNOWN, None, cause.ns)
+
+
+def _explained(case: _Case, origin: int, columns: list[int]) -> Cause:
+    blame = case.blame
+    lost_ns = float(blame.lost[origin, columns].mean()) if columns else 0.0
+    return explain(case.rows, case.leaves, blame.at, blame.origins[origin], columns, lost_ns)
 
 
 def _ranks(case: _Case, origin: int) -> tuple[int, ...]:

@@ -9,11 +9,12 @@ import numpy as np
 
 from steptime import model
 from steptime.ranks.alignment import Alignment, align
-from steptime.ranks.bubble import find_pipeline, split_bubble, through_pipeline
+from steptime.ranks.bubble import find_pipeline, slow_messages, split_bubble, through_pipeline
 from steptime.ranks.counted import Row
-from steptime.ranks.moves import WAIT, attribute_waits, plain_moves, with_waits
+from steptime.ranks.moves import attribute_waits, plain_moves, with_waits
 from steptime.ranks.pipelines import pipeline_report, why_unknown
-from steptime.ranks.stragglers import verdicts, why_unjudged
+from steptime.ranks.stages import read_messages
+from steptime.ranks.stragglers import Pipes, verdicts, why_unjudged
 from steptime.ranks.waits import Waits, find_waits
 
 
@@ -49,12 +50,15 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
         note = "no collective could be matched across the ranks: waits for each other stay in exposed communication"
         return msgspec.structs.replace(alone, notes=[*alignment.notes, note])
     waits = find_waits(rows, alignment)
-    staged = find_pipeline(rows, alignment, waits)
-    slow = None
+    messages = read_messages(rows, alignment)
+    # In a ring nobody is ahead by design: waiting there is for whoever is late, as in a collective.
+    waits = msgspec.structs.replace(waits, sure=waits.sure | messages.ring[waits.match])
+    staged = find_pipeline(rows, alignment, messages, waits)
+    pipes = None
     if staged is not None:
         waits = through_pipeline(staged, waits)
         split = split_bubble(staged, alignment, waits)
-        slow = split.take((split.to == WAIT) & alignment.collectives.matches.pair[split.match])
+        pipes = Pipes(staged.stages.stage, slow_messages(staged, alignment, split))
         moves = plain_moves(waits.take(~staged.between)).joined(split)
         # That a stage ends last is how a schedule drains, nobody's fault.
         waits = msgspec.structs.replace(waits, alone_ns=np.where(staged.between, 0, waits.alone_ns))
@@ -74,7 +78,7 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
             error_ns=max(error_ns.values()),
             unjudged=why_unjudged(rows, world_size),
         ),
-        stragglers=verdicts(rows, alignment, waits, slow),
+        stragglers=verdicts(rows, alignment, waits, pipes),
         offset_ns={row.rank: int(offset) for row, offset in zip(rows, alignment.offset_ns.tolist(), strict=True)},
         error_ns=error_ns,
         notes=alignment.notes,

@@ -66,6 +66,7 @@ class Buckets(_Collectives):
     def __init__(self, program: Program, group: Group, training: Training) -> None:
         super().__init__(program, group, training)
         self.bucket = training.bucket_mb * 1e6
+        self.syncs = training.bucket_syncs
         self.filled = 0.0
         self.sent = 0
 
@@ -84,6 +85,8 @@ class Buckets(_Collectives):
     def _send(self, nbytes: float) -> None:
         self.flying.append(self.launch("allreduce", f"bucket {self.sent}", nbytes, REDUCE_STREAM))
         self.sent += 1
+        if self.syncs:
+            self.program.sync("cudaDeviceSynchronize", None)
 
     def finish(self) -> None:
         """Send the last bucket and wait for all."""

@@ -143,6 +143,7 @@ KINDS: dict[str, Kind] = {
     "python": Kind("ms in Python between two ops", 10.0, "host/python", strike=_pause("python_ns")),
     "slow_loader": Kind("ms that each step waits for its batch", 20.0, "host/data_loader", strike=_pause("loader_ns")),
     "item_sync": Kind("`.item()` calls a step", 4.0, "host/sync", strike=_syncs),
+    "bucket_sync": Kind("no size", 0.0, "host/sync", job=_set("training", bucket_syncs=True)),
     "gc_pause": Kind("ms of a garbage collection", 30.0, "host/gc", strike=_pause("gc_ns"), everywhere=False),
     "allocator": Kind("ms of one of `count` retries", 5.0, "host/allocator", strike=_retries),
     "checkpoint": Kind("ms of a save", 100.0, "host/checkpoint", strike=_pause("checkpoint_ns"), everywhere=False),

@@ -317,8 +317,13 @@ class _Filler:
         if kind == "P":
             per_stage = writer.plan.world // writer.scenario.layout.pp
             source, target = int(parts[0]), int(parts[1])
-            # torch.distributed counts peers inside their group, whose members are the stages in order.
-            return str(target if rank // per_stage == source else source)
+            # torch.distributed counts peers in their group, but PyTorch records ranks of the job (saveNcclMeta).
+            step = (target - source) * per_stage
+            return str(rank + (step if rank // per_stage == source else -step))
+        if kind == "X":
+            members = next(group for group in writer.plan.groups if group.description == parts[0]).members(rank)
+            at = list(members).index(rank)
+            return str(members[(at + int(parts[1])) % len(members)])
         if kind == "G":
             group = next(group for group in writer.plan.groups if group.description == parts[0])
             return json.dumps(_list_text(group.members(rank)))

@@ -95,7 +95,8 @@ class LaneLedger:
         idle = np.flatnonzero(owner < 0)
         busy = np.flatnonzero(owner >= 0)
         self._busy(at, steps, (edges[:-1][busy], length[busy], step[busy], owner[busy]))
-        self._idle(at, steps, bounds, (edges[idle], edges[idle + 1]))
+        worked = np.append(0, np.cumsum(np.where(owner >= 0, length, 0)))
+        self._idle(at, steps, bounds, (edges[idle], edges[idle + 1]), (edges, worked))
         return steps
 
     def _owners(self, at: int, bounds: I64) -> tuple[I64, I64]:
@@ -149,8 +150,10 @@ class LaneLedger:
         _add(step.leaves_ns, "kernels/precision", precision)
         _add(step.leaves_ns, kernel.leaf, ns - productive - precision)
 
-    def _idle(self, at: int, steps: list[StepLedger], bounds: I64, spans: tuple[I64, I64]) -> None:
-        """Idle time by what held the launch of the work that ends it."""
+    def _idle(
+        self, at: int, steps: list[StepLedger], bounds: I64, spans: tuple[I64, I64], worked: tuple[I64, I64]
+    ) -> None:
+        """Idle time by what held the launch of the work that ends it. worked: instants, and device work until then."""
         begin, finish = _joined(*spans, bounds)
         if not len(begin):
             return
@@ -172,27 +175,28 @@ class LaneLedger:
                 _add(steps[int(step[piece])].leaves_ns, leaf, int(shared[piece]))
                 left[piece] -= shared[piece]
         slow = left + returned - called
-        drained = self._drained(at, bounds, (begin, slow))
+        drained = self._drained(at, bounds, (begin, slow), worked)
         for piece, number in enumerate(step.tolist()):
             _add(steps[number].leaves_ns, "host/sync", int(drained[piece]))
             _add(steps[number].leaves_ns, LAUNCH, int(slow[piece] - drained[piece]))
             _add(steps[number].leaves_ns, GAP, int(finish[piece] - returned[piece]))
 
-    def _drained(self, at: int, bounds: I64, idle: tuple[I64, I64]) -> I64:
+    def _drained(self, at: int, bounds: I64, idle: tuple[I64, I64], worked: tuple[I64, I64]) -> I64:
         """How much of each idle piece a sync is to blame for, int64 [pieces].
 
         A sync drains the queue. What launching costs later in the step is the sync's doing, up to the time that it held
-        the host.
+        the host while the device worked.
 
         Args:
             at: the rank's number in the lane.
             bounds: of the steps.
             idle: where pieces begin, and what launching costs in each.
+            worked: instants, and how long the device has worked until then.
         """
         begin, slow = idle
         result = np.zeros(len(begin), np.int64)
         syncs = [
-            (int(event.end[at]), int(event.end[at] - event.start[at]) - self.call_ns)
+            (int(event.end[at]), int(np.interp(event.end[at], *worked) - np.interp(event.start[at], *worked)))
             for event in self.lane.host
             if event.cause == "sync" and (event.present is None or event.present[at])
         ]

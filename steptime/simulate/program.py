@@ -301,8 +301,11 @@ class Program:
             exchange=exchange,
             args={"grid": [24, 1, 1], "block": [544, 1, 1]} | ({} if bare else args),
         )
-        if self.scenario.recording.p2p_batched and kind in ("send", "recv"):
-            self._batched(made, kind, host_args)
+        if kind == "ring" and not legacy and self.scenario.recording.p2p_metadata:
+            peers = {way: token("X", exchange.group.description, step) for way, step in (("send", 1), ("recv", -1))}
+            self._batched(made, [(way, self._message_args(exchange, way, peer)) for way, peer in peers.items()])
+        elif self.scenario.recording.p2p_batched and kind in ("send", "recv"):
+            self._batched(made, [(kind, host_args)])
         else:
             with (
                 self.span("cpu_op", "record_param_comms", host_args) as outer,
@@ -313,13 +316,19 @@ class Program:
             self.pending.add(made.index)
         return made.index
 
-    def _batched(self, kernel: Kernel, kind: str, host_args: Json) -> None:
-        """A batch of one message: registered with its metadata, then launched without."""
-        with self.span("cpu_op", f"c10d::{kind}"), self.span("cpu_op", "record_param_comms", host_args):
-            pass
+    def _batched(self, kernel: Kernel, messages: list[tuple[str, Json]]) -> None:
+        """A batch: messages are registered with their metadata, then launched together without."""
+        for kind, host_args in messages:
+            with self.span("cpu_op", f"c10d::{kind}"), self.span("cpu_op", "record_param_comms", host_args):
+                pass
         kernel.args = {key: kernel.args[key] for key in ("grid", "block")}
         with self.span("user_annotation", "nccl:coalesced") as outer:
             self._kernel(kernel, outer, "cudaLaunchKernelExC", inside=True)
+
+    def _message_args(self, exchange: Exchange, way: str, peer: str) -> Json:
+        """Of one message of a ring."""
+        args = self._collective_args(exchange, "ring") | {"Collective name": way, "Rank": token("R")}
+        return args | {"Dst Rank" if way == "send" else "Src Rank": peer}
 
     def _collective_args(self, exchange: Exchange, kind: str) -> Json:
         group: Group = exchange.group

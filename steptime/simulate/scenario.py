@@ -73,8 +73,8 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prefetch: FSDP gathers the next layer's parameters while the current one computes. reshard: parameters are dropped
     after the forward and gathered again for the backward. bucket_mb: DDP's bucket. head_dtype: dtype of the output
     layer. log_every: the loop reads the loss (`.item()`) at the end of every n-th step, 0 never. item_syncs: `.item()`
-    calls in the forward of each step on all ranks. cuda_graph: each forward and backward is one launch. detail: kernels
-    a layer, ``lean`` or ``full``.
+    calls in the forward of each step on all ranks. bucket_syncs: the whole device is synchronised after each bucket of
+    DDP. cuda_graph: each forward and backward is one launch. detail: kernels a layer, ``lean`` or ``full``.
     """
 
     recompute: Literal["none", "selective", "full"] = "none"
@@ -88,6 +88,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     broadcast_buffers: bool = False
     log_every: int = 0
     item_syncs: int = 0
+    bucket_syncs: bool = False
     cuda_graph: bool = False
     detail: Literal["lean", "full"] = "lean"
 

@@ -10,7 +10,7 @@ import numpy as np
 from steptime.simulate.engine import LaneRun
 from steptime.simulate.faults import KINDS, Injected
 from steptime.simulate.kineto import Clock
-from steptime.simulate.ledger import BUBBLE, LAUNCH, WAIT, StepLedger
+from steptime.simulate.ledger import BUBBLE, WAIT, StepLedger
 from steptime.simulate.plan import Plan
 from steptime.simulate.scenario import Fault
 
@@ -106,8 +106,6 @@ def make_truth(
     scenario = injected.scenario
     actual, clean = ledgers
     faulty, without = _mean(actual), _mean(clean)
-    if any(KINDS[fault.kind].leaf == "host/sync" for fault in faults):
-        _credit_syncs(actual, clean)
     shrinks = {key: _mean_leaf(actual, key) - _mean_leaf(clean, key) for key in _keys(actual) | _keys(clean)}
     shrinks = {key: ns for key, ns in sorted(shrinks.items(), key=lambda item: -item[1]) if ns}
     top = next(iter(shrinks), None) if faults and faulty > without else None
@@ -185,18 +183,6 @@ def _keys(ledgers: Ledgers) -> set[str]:
 def _mean_leaf(ledgers: Ledgers, key: str) -> int:
     steps = _counted(ledgers)
     return sum(step.leaves_ns.get(key, 0) for step in steps) // max(len(steps), 1)
-
-
-def _credit_syncs(actual: Ledgers, clean: Ledgers) -> None:
-    """A sync drains the queue, so what launching costs more than in the clean job is the sync's doing."""
-    for rank, steps in actual.items():
-        for step, other in zip(steps, clean[rank], strict=True):
-            more = step.leaves_ns.get(LAUNCH, 0) - other.leaves_ns.get(LAUNCH, 0)
-            if more > 0 and step.leaves_ns.get("host/sync", 0):
-                step.leaves_ns[LAUNCH] -= more
-                step.leaves_ns["host/sync"] += more
-                if not step.leaves_ns[LAUNCH]:
-                    del step.leaves_ns[LAUNCH]
 
 
 def collectives(lanes: Sequence[LaneRun], plan: Plan, recorded: range) -> list[TrueCollective]:

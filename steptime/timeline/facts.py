@@ -13,6 +13,12 @@ from steptime.timeline.work import COMMUNICATION, COMPUTE, Work
 from steptime.trace.events import I64, Category, EventTable
 
 _ALLREDUCE = LEAF_CODE["exposed_comm/allreduce"]
+_ALLGATHER, _SCATTER = LEAF_CODE["exposed_comm/allgather"], LEAF_CODE["exposed_comm/reduce_scatter"]
+#: A gather that compute covers by less than this share of its length ran under none.
+_COVERED = 0.05
+#: Parameters are gathered for several layers before the first gradients are scattered; activations (sequence parallel)
+#: are gathered and scattered by turns.
+_GATHERS_AHEAD = 3
 #: Fewer collectives than this say nothing about how streams share the device.
 _MIN_COLLECTIVES = 8
 _NORM_OPS = ("aten::_foreach_norm", "clip_grad_norm", "aten::_amp_foreach_non_finite_check_and_unscale_")
@@ -53,6 +59,7 @@ def facts(  # noqa: PLR0913 - one device against both clocks
     if comm.any():
         found["collectives.last_exposed_ns"] = by_step(_last_of_step(labels.leaf == _ALLREDUCE, step), owned)
         found["collectives.first_exposed_ns"] = by_step(_first_of_label(comm, labels.what), owned)
+        found["collectives.unprefetched_ns"] = by_step(_unprefetched(table, work, labels, step), owned)
         found["streams.alternating_ns"] = by_step(_alternates(work, labels), owned)
     norms = np.array([name.startswith(_NORM_OPS) for name in table.names], np.bool_)
     rows = table.ops.row[norms[table.name[table.ops.row]]]
@@ -96,6 +103,50 @@ def _first_of_label(chosen: NDArray[np.bool_], what: NDArray[np.int32]) -> NDArr
     _, first = np.unique(what[rows], return_index=True)
     result[rows[first]] = True
     return result
+
+
+def _unprefetched(table: EventTable, work: Activities, labels: Work, step: I64) -> NDArray[np.bool_]:
+    """All-gathers of parameters that ran between two pieces of compute and under none, but for the first of a step.
+
+    A gather that was started a layer ahead runs under that layer, at least in part; the first has none before it.
+    """
+    result = np.zeros(len(work.row), np.bool_)
+    compute = labels.klass == COMPUTE
+    group = _group_numbers(table, labels.meta)
+    gathers = np.flatnonzero((labels.leaf == _ALLGATHER) & (step >= 0))
+    scatters = np.flatnonzero((labels.leaf == _SCATTER) & (step >= 0))
+    if not len(gathers) or not compute.any():
+        return result
+    # One number for group and step; activities are in the order of their starts.
+    width = int(step.max()) + 1
+    key, ends = group[gathers] * width + step[gathers], group[scatters] * width + step[scatters]
+    _, which = np.unique(key, return_inverse=True)
+    first_scatter = np.full(int(which.max()) + 1, np.iinfo(np.int64).max, np.int64)
+    scattered, at = np.unique(ends, return_index=True)
+    place = np.minimum(np.searchsorted(scattered, key), max(len(scattered) - 1, 0))
+    known = scattered[place] == key if len(scattered) else np.zeros(len(key), np.bool_)
+    first_scatter[which[known]] = work.start_ns[scatters[at[place[known]]]]
+    ahead = np.bincount(which, work.start_ns[gathers] < first_scatter[which])
+    starts = np.sort(work.start_ns[compute])
+    before = np.searchsorted(starts, work.start_ns[gathers])
+    order = np.argsort(which, kind="stable")
+    since = np.empty(len(gathers), np.int64)
+    since[order] = np.diff(before[order], prepend=0)
+    first = np.zeros(len(gathers), np.bool_)
+    first[np.unique(which, return_index=True)[1]] = True
+    spans = Spans(work.start_ns[gathers], work.end_ns[gathers])
+    busy = union(Spans(work.start_ns[compute], work.end_ns[compute]))
+    bare = covered(spans, busy) <= _COVERED * (spans.end - spans.start)
+    result[gathers] = (ahead[which] >= _GATHERS_AHEAD) & ~first & (since > 0) & bare
+    return result
+
+
+def _group_numbers(table: EventTable, meta: I64) -> I64:
+    """Number of the process group of each activity, int64 [m]; one number for all without metadata."""
+    known: dict[tuple[str, str], int] = {}
+    of_meta = [known.setdefault((args.group, args.ranks), len(known)) for args in table.collectives]
+    numbers = np.array([*of_meta, len(known)], np.int64)
+    return numbers[meta]
 
 
 def _alternates(work: Activities, labels: Work) -> NDArray[np.bool_]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from steptime.model import (
+    Alignment,
     Cause,
     Collective,
     Input,
@@ -22,6 +23,7 @@ from steptime.model import (
     SlowGroup,
     Spread,
     StepTime,
+    Straggler,
 )
 from tests.report.reports import MS, job, quality, report
 
@@ -132,8 +134,8 @@ def with_leaf(given: Report, key: str, **changes: object) -> Report:
     return msgspec.structs.replace(given, job=the_job)
 
 
-def _several_ranks(odd: dict[str, int]) -> Report:
-    """Four ranks of which rank 2 is odd; the others wait for it in all-reduce."""
+def _several_ranks(odd: dict[str, int], what: str, leaf: str, late_ms: int) -> Report:
+    """Four ranks of which rank 2 is odd; the others wait for it in all-reduce, `late_ms` a step."""
     usual = {"kernels/matmul": 60, "host/python": 1, "exposed_comm/allreduce": 99 - 60}
     odd = odd | {"exposed_comm/allreduce": 100 - sum(odd.values())}
     rows = ranks_of({0: usual, 1: usual, 2: odd, 3: usual})
@@ -142,7 +144,23 @@ def _several_ranks(odd: dict[str, int]) -> Report:
         for step in row.steps:
             for key, ns in step.leaves_ns.items():
                 totals[key] = (totals.get(key) or 0) + ns
-    return report(job(totals, rank_steps=16, steps=[5, 6, 7, 8], world_size=4, ranks_analyzed=4), ranks=rows)
+    late = Straggler(
+        kind="straggler",
+        rank=2,
+        ranks=[2],
+        host="node2",
+        cause=what,
+        leaf=leaf,
+        steps=[5, 6, 7, 8],
+        lost_ns=late_ms * MS * STEPS,
+        share=late_ms / 100,
+    )
+    return report(
+        job(totals, rank_steps=16, steps=[5, 6, 7, 8], world_size=4, ranks_analyzed=4),
+        ranks=rows,
+        alignment=Alignment(matched=64, unmatched=0, refused=0, error_ns=1_000),
+        stragglers=[late],
+    )
 
 
 def _uneven() -> Report:
@@ -188,6 +206,12 @@ SITUATIONS: dict[str, Report] = {
         {"host/sync": 6}, causes=[cause("host/sync", "cudaStreamSynchronize", 6, "aten::_local_scalar_dense")]
     ),
     "sync-device": one_rank({"host/sync": 6}, causes=[cause("host/sync", "cudaDeviceSynchronize", 6, count=80)]),
+    "sync-serializes": one_rank(
+        {"host/sync": 2, "exposed_comm/allreduce": 30},
+        of_job=_WORLD,
+        causes=[cause("host/sync", "cudaDeviceSynchronize", 2, count=80)],
+        collectives=[collective("allreduce", 30, 80)],
+    ),
     "sync-blocking-copy": one_rank(
         {"host/sync": 6}, causes=[cause("host/sync", "cudaStreamSynchronize drained the queue", 6, "aten::copy_")]
     ),
@@ -246,7 +270,10 @@ SITUATIONS: dict[str, Report] = {
     "last-bucket": one_rank(
         {"exposed_comm/allreduce": 20}, of_job=_WORLD, facts={"collectives.last_exposed_ns": 0.07 * TOTAL}
     ),
-    "allgather-exposed": _exposed("allgather"),
+    "allgather-exposed": msgspec.structs.replace(
+        _exposed("allgather"), facts={"collectives.unprefetched_ns": 0.15 * TOTAL}
+    ),
+    "allgather-remainder": _exposed("allgather"),
     "reduce-scatter-exposed": _exposed("reduce_scatter"),
     "all-to-all-exposed": _exposed("all_to_all"),
     "p2p-exposed": _exposed("p2p_transfer"),
@@ -278,8 +305,10 @@ SITUATIONS: dict[str, Report] = {
     "stage-imbalance": one_rank({"pipeline_bubble/stage_imbalance": 5}, of_job=_WORLD),
     "recompute-on": one_rank({"recompute/recompute": 25}),
     "wait-for-rank": one_rank({"stragglers/wait_for_rank": 10}, of_job=_WORLD),
-    "slow-rank": _several_ranks({"kernels/matmul": 84, "host/python": 1}),
-    "one-rank-host": _several_ranks({"kernels/matmul": 60, "host/data_loader": 25}),
+    "slow-rank": _several_ranks({"kernels/matmul": 84, "host/python": 1}, "slower kernels", "kernels/matmul", 24),
+    "one-rank-host": _several_ranks(
+        {"kernels/matmul": 60, "host/data_loader": 25}, "data_loader", "host/data_loader", 24
+    ),
     "queue-stalled": one_rank({"unexplained/queue_stalled": 62}),
     "idle-unexplained": one_rank({"unexplained/unexplained": 30}),
     "events-missing": one_rank({"unexplained/events_missing": 10}, of_file={"launches_without_kernels": 3_000}),

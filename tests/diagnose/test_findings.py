@@ -162,7 +162,7 @@ def test_a_doubtful_gain_stands_below_a_sure_one_of_more_than_half_its_size() ->
     missing = {"world_size": 8, "ranks_analyzed": 1}
     ms = {"exposed_comm/allgather": 30, "host/allocator": 20}
     found = diagnose(one_rank(ms, of_job=missing)).findings
-    assert [finding.id for finding in found][:2] == ["allocator-in-step", "allgather-exposed"]
+    assert [finding.id for finding in found][:2] == ["allocator-in-step", "allgather-remainder"]
 
 
 def test_a_cost_whose_gain_is_not_computed_counts_for_less() -> None:
@@ -244,8 +244,7 @@ def test_the_odd_rank_is_named() -> None:
     finding = _by_id(SITUATIONS["one-rank-host"])["one-rank-host"]
     item = next(item for item in finding.evidence if item.rank is not None)
     assert (item.rank, item.step) == (2, 5)
-    assert item.text.startswith("rank 2 spends 25.0 ms a step in host, the median rank 1.00 ms")
-    assert "host/data_loader" in item.text
+    assert item.text == "rank 2 costs each other rank 24.0 ms a step, in 4 steps: data_loader (host/data_loader)"
 
 
 def test_the_slowest_step_is_named() -> None:

@@ -19,10 +19,9 @@ ERROR_BARS = 3
 #: A fault of a pair that saves less than this share of the step when it alone is mended is masked by the other one.
 MASKED = 0.05
 
-#: Leaves that can't be compared one by one, until a pipeline's bubble is split from its messages: what its stages wait
-#: for each other and send is one. In a ring of messages (context parallel) waiting stays with the transfer (DESIGN 2.3:
-#: undecided), which the simulator calls waiting.
-_BUBBLE_UNSPLIT = ("pipeline_bubble/", "stragglers/", "exposed_comm/p2p_transfer")
+#: The truth has every wait between stages in the bubble; a slow rank's part of it is one for that rank. In a ring of
+#: messages (context parallel) waiting stays with the transfer (DESIGN 2.3: undecided), and the simulator calls it so.
+_STAGES = ("pipeline_bubble/", "stragglers/")
 _RING_UNSPLIT = ("stragglers/", "exposed_comm/p2p_transfer")
 #: Where a partner's record is lost, waiting can't be told from transfer.
 _PARTNER_LOST = ("stragglers/", "exposed_comm/")
@@ -110,8 +109,8 @@ def _comparable(leaves: dict[str, int], together: tuple[str, ...]) -> dict[str, 
 def _together(cell: Cell) -> tuple[str, ...]:
     layout = cell.scenario().layout
     if "missing_events" in cell.injections:
-        return (*_PARTNER_LOST, *(_BUBBLE_UNSPLIT if layout.pp > 1 else ()))
-    return _BUBBLE_UNSPLIT if layout.pp > 1 else _RING_UNSPLIT if layout.cp > 1 else ()
+        return (*_PARTNER_LOST, *(_STAGES if layout.pp > 1 else ()))
+    return _STAGES if layout.pp > 1 else ()
 
 
 def _pairs(cell: Cell, truth: Truth, report: Report) -> list[tuple[int, int, int, dict[str, int]]]:

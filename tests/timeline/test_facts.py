@@ -121,6 +121,29 @@ def test_the_first_collective_of_each_group(tmp_path: Path) -> None:
     assert facts_of(fill, tmp_path)["collectives.first_exposed_ns"] == 90_000
 
 
+@pytest.mark.parametrize(
+    ("ahead", "scatters", "layers"),
+    [
+        (0, False, 5),  # each gather stands between two layers: all but the first could have been started earlier
+        (30, False, 0),  # started under the layer before, and still 20 too long: no matter of prefetch
+        (0, True, 0),  # gathers and scatters by turns: activations, which nothing can fetch ahead
+    ],
+)
+def test_parameters_that_are_gathered_only_when_needed(ahead: int, scatters: bool, layers: int, tmp_path: Path) -> None:
+    """Case C10 in small: six layers, each a gather of 50 us and a GEMM of 100 us."""
+
+    def fill(trace: TraceBuilder, host: Micros, start: Micros) -> None:
+        for at in range(6):
+            begin, called = start + 150 * at, host + 14 * at
+            early = ahead if at else 0
+            trace.collective("_allgather_base", at=begin - early, for_=50, launch_at=called + 8, launch_for=2)
+            launch(trace, GEMM, called + 13, begin + 50 - early, begin + (120 if scatters else 150))
+            if scatters:
+                trace.collective("_reduce_scatter_base", at=begin + 120, for_=30, stream=24)
+
+    assert facts_of(fill, tmp_path)["collectives.unprefetched_ns"] == 2 * layers * 50_000
+
+
 def without_collectives(trace: TraceBuilder, host: Micros, start: Micros) -> None:
     queued(trace, host, start)
 
