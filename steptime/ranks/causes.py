@@ -121,7 +121,11 @@ def explain(  # noqa: PLR0913  the job, and who was how late when
     excess = _excess(leaves.ns, own, peers, columns)
     causes = [Cause(LEAVES[code].id, LEAVES[code].key, float(excess[code])) for code in _IDLE]
     mine, theirs = (np.array([_work(rows[index], at[index, list(columns)]) for index in some]) for some in (own, peers))
-    causes.append(_compute_cause(mine, theirs, excess))
+    added = _added_share(
+        [_totals(rows[one], at[one, list(columns)]) for one in own],
+        [_totals(rows[one], at[one, list(columns)]) for one in peers],
+    )
+    causes.append(_compute_cause(mine, theirs, excess, added))
     messages = KEPT if leaves.unpaired[own].any() else LINK
     causes += [Cause(LINK, None, float(excess[_TRANSFER].sum())), Cause(messages, None, float(excess[_MESSAGES]))]
     best = max(causes, key=lambda cause: cause.ns)
@@ -169,14 +173,47 @@ def _alike(left: set[str], right: set[str]) -> bool:
     return len(left & right) >= 0.9 * len(left | right)
 
 
-def _compute_cause(mine: F64, theirs: F64, excess: F64) -> Cause:
-    """Slower kernels or more of them. mine, theirs float64 [rows, 4]: `_work` of the culprits and of their peers."""
+def _compute_cause(mine: F64, theirs: F64, excess: F64, added: float) -> Cause:
+    """Slower kernels or more of them.
+
+    mine, theirs float64 [rows, 4]: `_work` of the culprits and of their peers; added: from `_added_share`.
+    """
     code = max(_COMPUTE, key=lambda one: excess[one])
     leaf = LEAVES[code].key if excess[code] > 0 else None
     count, flops, bytes_, time = mine.mean(axis=0) / np.maximum(np.median(theirs, axis=0), 1.0)
     longer = time - 1.0
-    more = max(count, flops, bytes_) - 1.0 > max(EXPLAINS * longer, SAME_COUNT)
+    more = max(count, flops, bytes_) - 1.0 > max(EXPLAINS * longer, SAME_COUNT) or added > EXPLAINS
     return Cause(MORE if more else SLOWER, leaf, float(excess[[*_COMPUTE, _PRODUCTIVE]].sum()))
+
+
+Totals = dict[str, tuple[float, float]]
+
+
+def _totals(row: Row, steps: I64) -> Totals:
+    """How often each kernel ran in the given steps, and its time, by name."""
+    ledger = row.timeline.ledger
+    mine = np.flatnonzero(np.isin(ledger.step, steps) & np.isin(ledger.leaf, _COMPUTE) & (ledger.what >= 0))
+    names, which = np.unique(ledger.what[mine], return_inverse=True)
+    count, time = (np.bincount(which.ravel(), column[mine]) for column in (ledger.count, ledger.dur_ns))
+    return {ledger.texts[name]: (float(n), float(ns)) for name, n, ns in zip(names.tolist(), count, time, strict=True)}
+
+
+def _added_share(mine: Sequence[Totals], theirs: Sequence[Totals]) -> float:
+    """Share of the culprits' excess time that is kernels which the peers ran less often, kernel by kernel.
+
+    A few long kernels more are more work, however little they change the number of all.
+    """
+    added = excess = 0.0
+    for name in sorted({name for one in mine for name in one}):
+        (count, time), (usual, usual_time) = (
+            tuple(float(middle([one.get(name, (0.0, 0.0))[at] for one in some])) for at in (0, 1))
+            for middle, some in ((np.mean, mine), (np.median, theirs))
+        )
+        longer = max(time - usual_time, 0.0)
+        excess += longer
+        if count > usual:
+            added += min(longer, (count - usual) * time / count)
+    return added / excess if excess else 0.0
 
 
 def _work(row: Row, steps: I64) -> list[float]:

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.ranks.counted import Row
-from steptime.ranks.sequences import NO_STEP, NOWHERE, Beat, place
+from steptime.ranks.host_groups import host_groups
+from steptime.ranks.sequences import NO_STEP, NOWHERE, Beat, host_turns, place
 from steptime.taxonomy import LEAF_CODE, LEAVES
 from steptime.timeline.instances import UNKNOWN_GROUP, Group
-from steptime.trace.events import I64
+from steptime.trace.events import I32, I64
 
 Mask = NDArray[np.bool_]
 
@@ -112,7 +113,10 @@ class Matches(msgspec.Struct, frozen=True):
 
 
 class _Entries(msgspec.Struct, frozen=True):
-    """All communication of the job in columns, int64 [n]; `sender`, `receiver`: the ranks of a message, else -1."""
+    """All communication of the job in columns, int64 [n].
+
+    sender, receiver: the ranks of a message, else -1; turn: `host_turns`, `NOWHERE` where it is not used.
+    """
 
     row: I64
     instance: I64
@@ -124,6 +128,7 @@ class _Entries(msgspec.Struct, frozen=True):
     seq: I64
     sender: I64
     receiver: I64
+    turn: I64
     step: I64
     group: I64
 
@@ -210,7 +215,8 @@ def _entries(rows: Sequence[Row], groups: dict[JobGroup, int]) -> tuple[_Entries
         known = busiest.setdefault((row.rank, row.capture), at)
         if counts[at] > counts[known]:
             busiest[row.rank, row.capture] = at
-    parts = [_row_entries(rows[at], at, groups) for at in sorted(busiest.values()) if counts[at]]
+    placed = host_groups(rows, IS_BARRIER)
+    parts = [_row_entries(rows[at], at, groups, placed.get(at)) for at in sorted(busiest.values()) if counts[at]]
     shadowed = sum(counts) - sum(len(part.row) for part in parts)
     none = np.empty(0, np.int64)
     columns = {
@@ -219,7 +225,8 @@ def _entries(rows: Sequence[Row], groups: dict[JobGroup, int]) -> tuple[_Entries
     return _Entries(**columns), shadowed
 
 
-def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
+def _row_entries(row: Row, at: int, groups: dict[JobGroup, int], placed: I32 | None) -> _Entries:
+    """Columns of one row; `placed`: the groups of its instances where they are not those of the row alone."""
     instances = row.timeline.instances
     assert instances is not None
     of_group = np.array([_job_group(row, group, groups) for group in instances.groups], np.int64)
@@ -228,12 +235,15 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
     alone[instances.shared] = False
     # Batches hold several messages in one kernel: each is an entry of its own.
     index = np.concatenate([np.flatnonzero(alone), instances.shared])
-    group = np.concatenate([instances.group[alone], instances.shared_group]).astype(np.int64)
+    single = instances.group if placed is None else placed
+    group = np.concatenate([single[alone], instances.shared_group]).astype(np.int64)
     leaf = instances.leaf[index].astype(np.int64)
     local = np.where(leaf == P2P, np.concatenate([instances.peer[alone], instances.shared_peer]), -1)
     peer = global_peers(row, group, local)
     own = np.where(peer >= 0, row.rank, -1)
     sends = np.concatenate([instances.sends[alone], instances.shared_sends])
+    step = np.array([*numbers, NO_STEP], np.int64)[instances.step[index]]
+    by_turn = row.timeline.device is None and not len(instances.shared)
     return _Entries(
         row=np.full(len(index), at, np.int64),
         instance=index,
@@ -245,7 +255,8 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int]) -> _Entries:
         seq=instances.seq[index],
         sender=np.where(sends, own, peer),
         receiver=np.where(sends, peer, own),
-        step=np.array([*numbers, NO_STEP], np.int64)[instances.step[index]],
+        turn=host_turns(peer, sends, step) if by_turn else np.full(len(index), NOWHERE),
+        step=step,
         group=of_group[group],
     )
 
@@ -287,14 +298,17 @@ def global_peers(row: Row, group: I64, peer: I64) -> I64:
 
 
 def _sizes(rows: Sequence[Row], members: list[JobGroup], entries: _Entries) -> I64:
-    """Members that each group should have, int64; without metadata all ranks of the job, -1 if that is unknown."""
+    """Members that each group should have, int64; without metadata all ranks of the job, -1 if that is unknown.
+
+    Of no size is what may have been in any of several groups.
+    """
     worlds = [row.file.meta.world_size for row in rows if row.file.meta.world_size is not None]
     world = max(worlds) if worlds else -1
     sizes = []
     for group in members:
         if group.ranks is not None:
             sizes.append(len(group.ranks))
-        elif group.size > 0:
+        elif group.size >= 0:
             sizes.append(group.size)
         else:
             sizes.append(world)
@@ -337,9 +351,11 @@ def _indices(entries: _Entries, key: I64, how: I64) -> I64:
     index: I64 = np.arange(len(key)) - first[run]
     nameless = (entries.leaf == P2P) & (how == _BY_ORDER)
     index[nameless] = NOWHERE
+    counted = entries.turn != NOWHERE
+    index[counted] = entries.turn[counted]
     heads = first[:-1]
     start = np.append(0, np.cumsum(_grouped(key[heads])[1]))
-    ordered = (how != _BY_SEQ) & ~nameless
+    ordered = (how != _BY_SEQ) & ~nameless & ~counted
     for low, high in zip(start[:-1].tolist(), start[1:].tolist(), strict=True):
         if high - low < 2 or not ordered[heads[low]]:
             continue

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steptime.trace.events import I64
 
@@ -30,6 +31,10 @@ ALIKE_TIMES, ALIKE_NS = 1.5, 5_000
 WHOLE = 0.95
 #: Share of entries whose step numbers must agree for a place to be believed at once.
 AGREEING = 0.8
+
+
+#: A step has fewer messages than this between two ranks.
+_MOST_TURNS = 2**16
 
 
 class Beat(NamedTuple):
@@ -58,6 +63,29 @@ def place(sequences: Sequence[Beat]) -> list[I64]:
         np.arange(len(one.end_ns), dtype=np.int64) if known or one is reference else _beside(one, reference)
         for one, known in zip(sequences, at_once, strict=True)
     ]
+
+
+def host_turns(peer: I64, sends: NDArray[np.bool_], step: I64) -> I64:
+    """The place of each message of a rank without a device among those between the same two ranks, one way.
+
+    A span ends there when its host has waited for it, so that ends say nothing; but the messages of a step arrive in
+    the order in which they were sent. Made of the step's number, how many the step has (where one side lacks some,
+    nothing matches) and which of them it is; `NOWHERE` outside numbered steps, and for what is no message.
+
+    peer: the other rank, -1 if it is no message; all int64 [n], in time order.
+    """
+    result = np.full(len(peer), NOWHERE, np.int64)
+    index = np.flatnonzero((peer >= 0) & (step != NO_STEP))
+    if not len(index):
+        return result
+    key = np.stack([peer[index], sends[index], step[index]])
+    which = np.unique(key, axis=1, return_inverse=True)[1].ravel()
+    order = np.argsort(which, kind="stable")
+    counts = np.bincount(which)
+    turn = np.empty(len(index), np.int64)
+    turn[order] = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+    result[index] = (step[index] * _MOST_TURNS + counts[which]) * _MOST_TURNS + turn
+    return result
 
 
 def _at_once(sequences: Sequence[Beat], reference: Beat) -> list[bool]:

@@ -5,25 +5,40 @@ Windows run from host mark to host mark. At each instant the first of these that
 (`gloo:*`, `mpi:*`, on any thread: they run on workers); else the time between ops.
 
 DESIGN calls compute "leaf cpu_ops". A matmul's own time is the self time of `aten::addmm`, which has small children, so
-here every op counts and the innermost owns; ops of `c10d` only enqueue and are not compute.
+here every op counts and the innermost owns; ops of `c10d` only enqueue or wait and are not compute.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.host import LAUNCH_BOUND, PYTHON, SYNC
-from steptime.timeline.instances import Instances, host_collectives, host_instances
+from steptime.timeline.host_messages import HostCalls, host_calls
+from steptime.timeline.instances import Instances, host_groups, host_instances
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
 from steptime.timeline.ledger import Ints, LedgerWriter
 from steptime.timeline.partition import DeviceSplit, FileContext
+from steptime.timeline.passes import Compute, HostOps, Messages, Passes, cut_passes, step_at
 from steptime.timeline.steps import host_windows
 from steptime.timeline.work import Ops
 from steptime.trace.events import I64, Category, EventTable
 from steptime.trace.kernels import cpu_op_leaf
 
+_COMMUNICATES = ("c10d::", "_c10d_functional", "c10d_functional::", "record_param_comms")
+_LONG_AGO = np.iinfo(np.int64).min
+_MATMUL = LEAF_CODE["kernels/matmul"]
+_MESSAGE = "p2p_transfer"
+_OPTIMIZER = LEAF_CODE["kernels/optimizer"]
 _RECOMPUTE = LEAF_CODE["recompute/recompute"]
+
+
+Occurs = Callable[[Pieces], tuple[I64, I64]]
 
 
 class _Account:
@@ -35,15 +50,16 @@ class _Account:
         self.taken = Spans(np.empty(0, np.int64), np.empty(0, np.int64))
         self.writer = LedgerWriter()
 
-    def take(self, parts: Pieces, leaf: Ints, what: Ints, where: Ints) -> Pieces:
+    def take(self, parts: Pieces, leaf: Ints, what: Ints, where: Ints, occurs: Occurs | None = None) -> Pieces:
         """Charge disjoint parts, as far as nobody took them, to leaf, what and where of their `source`.
 
-        Returns what was charged.
+        occurs: count and length of the pieces that are charged; without it each counts once. Returns those pieces.
         """
         free = subtract(Spans(parts.start, parts.end), self.taken)
         pieces, step = cut(Pieces(free.start, free.end, parts.source[free.source]), self.bounds)
         at = pieces.source
-        self.writer.put((step, leaf[at], what[at], where[at]), pieces.end - pieces.start)
+        counted = occurs(pieces) if occurs is not None else None
+        self.writer.put((step, leaf[at], what[at], where[at]), pieces.end - pieces.start, counted)
         self.taken = union(
             Spans(np.concatenate([self.taken.start, parts.start]), np.concatenate([self.taken.end, parts.end]))
         )
@@ -55,14 +71,22 @@ def split_host(context: FileContext, ops: Ops) -> DeviceSplit:
     bounds = host_windows(context.marks)
     account = _Account(context, bounds)
     _take_known_causes(account)
-    _take_ops(account, ops)
-    instances = _take_collectives(account)
+    compute = _take_ops(account, ops)
+    calls = host_calls(context.table)
+    instances = _take_collectives(account, calls)
     _take_rest(account)
     table = context.table
     at = np.searchsorted(bounds, table.start_ns[table.ops.row], side="right") - 1
     inside = at[(at >= 0) & (at < len(bounds) - 1)]
     counts = np.bincount(inside, minlength=len(bounds) - 1).astype(np.int64)
-    return DeviceSplit(bounds, account.writer.ledger(context.labels.texts), counts, 0, instances=instances)
+    return DeviceSplit(
+        bounds,
+        account.writer.ledger(context.labels.texts),
+        counts,
+        0,
+        instances=instances,
+        passes=_passes(context, calls, compute, bounds),
+    )
 
 
 def _take_known_causes(account: _Account) -> None:
@@ -76,11 +100,21 @@ def _take_known_causes(account: _Account) -> None:
 
 
 def _is_enqueue(table: EventTable) -> I64:
-    """1 for names of ops that only enqueue communication."""
-    return np.array([name.startswith(("c10d::", "record_param_comms")) for name in table.names], np.int64)
+    """1 for names of ops that only enqueue communication or wait for it."""
+    return np.array([name.startswith(_COMMUNICATES) for name in table.names], np.int64)
 
 
-def _take_ops(account: _Account, ops: Ops) -> None:
+class _Computed(NamedTuple):
+    """Parts that ops of training threads own, without the optimizer's. start, end, track, matmul: [n] each."""
+
+    start: I64
+    end: I64
+    track: NDArray[np.int32]
+    matmul: NDArray[np.bool_]
+
+
+def _take_ops(account: _Account, ops: Ops) -> _Computed:
+    computed: list[_Computed] = []
     context = account.context
     table = context.table
     used = np.unique(table.name[table.ops.row])
@@ -102,27 +136,93 @@ def _take_ops(account: _Account, ops: Ops) -> None:
         row, times = row[index], start[index]
         tracks = np.full(len(row), track, np.int32)
         leaf = leaf_of[table.name[row]]
-        leaf[context.threads.inside(steps, tracks, times)] = LEAF_CODE["kernels/optimizer"]
+        leaf[context.threads.inside(steps, tracks, times)] = _OPTIMIZER
         leaf[context.threads.inside(ops.recompute_rows, tracks, times)] = _RECOMPUTE
         what = context.labels.names(table.names, table.name[row])
         parts = Pieces(times, edges[1:][index], np.arange(len(index)))
-        account.take(parts, leaf, what, np.full(len(index), -1))
+        begins = table.start_ns[row]
+        owned = account.take(parts, leaf, what, np.full(len(index), -1), partial(_begun, begins))
+        kept = leaf[owned.source] != _OPTIMIZER
+        at = owned.source[kept]
+        computed.append(_Computed(owned.start[kept], owned.end[kept], tracks[at], leaf[at] == _MATMUL))
+    none = _Computed(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.bool_))
+    return _Computed(*(np.concatenate(column) for column in zip(none, *computed, strict=True)))
 
 
-def _take_collectives(account: _Account) -> Instances:
+def _passes(context: FileContext, calls: HostCalls, compute: _Computed, bounds: I64) -> Passes | None:
+    """Forward and backward passes between messages, as on a device; None without messages whose peer is known."""
+    sent = np.flatnonzero((np.array(calls.kinds) == _MESSAGE) & (calls.call >= 0) & (calls.peer >= 0))
+    if not len(sent):
+        return None
+    # A receive may be asked for passes ahead; its span ends when the host waits for it, before the pass that uses it.
+    table = context.table
+    handed = np.where(calls.sends[sent], table.start_ns[calls.call[sent]], table.end_ns[calls.row[sent]])
+    backward = HostOps(table, context.threads).backward(compute.track, compute.start)
+    step = step_at(compute.start, bounds)
+    # Splitting a batch or seeding a gradient costs a host as much as a small kernel: no pass is made of that alone.
+    key = np.stack([np.searchsorted(np.sort(handed), compute.start), backward, step])
+    which = np.unique(key, axis=1, return_inverse=True)[1].ravel()
+    multiplies = np.bincount(which, compute.matmul) > 0
+    real = multiplies[which] if multiplies.any() else np.ones(len(which), np.bool_)
+    start, end = compute.start[real], compute.end[real]
+    return cut_passes(
+        Compute(launched_ns=start, start_ns=start, end_ns=end, backward=backward[real], step=step[real]),
+        Messages(sent, handed, step_at(handed, bounds)),
+    )
+
+
+def _begun(begins: I64, pieces: Pieces) -> tuple[I64, I64]:
+    """An op counts where it begins, and is as long as what it owns itself. begins int64: start of each source's op."""
+    return (pieces.start == begins[pieces.source]).astype(np.int64), pieces.end - pieces.start
+
+
+def _uncounted(pieces: Pieces) -> tuple[I64, I64]:
+    none = np.zeros(len(pieces.start), np.int64)
+    return none, none
+
+
+def _blocked(table: EventTable, calls: HostCalls, training: list[int], taken: Spans) -> Pieces:
+    """The parts of each call in which it may block a training thread, sorted by start; `source` indexes `calls`.
+
+    Workers do collectives while the thread goes on. A message's span stands on the thread that asked for it and ends
+    when that thread has waited for it: only the op that asked, and the time since the thread's last op and since the
+    end of an earlier wait, can be blocked. taken: what the ops of the training threads own, disjoint.
+    """
+    start, end = calls.start_ns.copy(), table.end_ns[calls.row]
+    waits = np.flatnonzero((np.array(calls.kinds) == _MESSAGE) & np.isin(table.track[calls.row], training))
+    waits = waits[np.argsort(end[waits], kind="stable")]
+    after = np.searchsorted(taken.end, end[waits], side="right")
+    free_since = np.append(_LONG_AGO, taken.end)[after]
+    busy = np.append(taken.start, np.iinfo(np.int64).max)[after] < end[waits]
+    previous = np.append(_LONG_AGO, end[waits][:-1])
+    start[waits] = np.where(busy, end[waits], np.maximum(start[waits], np.maximum(free_since, previous)))
+    asks = waits[calls.call[waits] >= 0]
+    ops = calls.call[asks]
+    start = np.concatenate([start, table.start_ns[ops]])
+    end = np.concatenate([end, table.end_ns[ops]])
+    source = np.concatenate([np.arange(len(calls.row)), asks])
+    order = np.argsort(start, kind="stable")
+    return Pieces(start[order], end[order], source[order])
+
+
+def _take_collectives(account: _Account, calls: HostCalls) -> Instances:
     context = account.context
     table = context.table
-    rows, kinds = host_collectives(table)
-    end = table.start_ns[rows] + table.dur_ns[rows]
+    rows, kinds = calls.row, calls.kinds
     leaf = np.array([LEAF_CODE[f"exposed_comm/{kind}"] for kind in kinds], np.int64)
-    what = np.array([context.labels.text(kind) for kind in kinds], np.int64)
+    groups, group = host_groups(calls)
+    names = [one.description if one.description not in ("", "undefined") else one.name for one in groups]
+    texts = [f"{kind} ({names[at]})" if names[at] else kind for kind, at in zip(kinds, group.tolist(), strict=True)]
+    what = np.array([context.labels.text(text) for text in texts], np.int64)
     none = np.full(len(rows), -1)
-    exposed = account.take(first_started(Spans(table.start_ns[rows], end)), leaf, what, none)
-    at = np.searchsorted(account.bounds, table.start_ns[rows], side="right") - 1
+    blocked = _blocked(table, calls, context.state.training, account.taken)
+    parts = first_started(Spans(blocked.start, blocked.end))
+    exposed = account.take(Pieces(parts.start, parts.end, blocked.source[parts.source]), leaf, what, none, _uncounted)
+    at = np.searchsorted(account.bounds, calls.start_ns, side="right") - 1
     inside = np.flatnonzero((at >= 0) & (at < len(account.bounds) - 1))
     occurs = (np.ones(len(inside), np.int64), table.dur_ns[rows][inside])
     account.writer.put((at[inside], leaf[inside], what[inside], none[inside]), np.zeros(len(inside), np.int64), occurs)
-    return host_instances(table, rows, leaf.astype(np.int16), exposed, account.bounds)
+    return host_instances(table, calls, leaf.astype(np.int16), exposed, account.bounds)
 
 
 def _take_rest(account: _Account) -> None:

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.timeline.batches import batched_messages
+from steptime.timeline.host_messages import HostCalls
 from steptime.timeline.intervals import Pieces
 from steptime.timeline.links import Activities
 from steptime.timeline.message_sizes import message_bytes
 from steptime.timeline.passes import step_at
 from steptime.timeline.work import COMMUNICATION, Work
-from steptime.trace.collectives import collective_leaf, is_host_communication
-from steptime.trace.events import I32, I64, Category, CollectiveArgs, EventTable
+from steptime.trace.events import I32, I64, CollectiveArgs, EventTable
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -32,6 +32,9 @@ class Group(msgspec.Struct, frozen=True):
 
 #: Group of collectives without metadata.
 UNKNOWN_GROUP = Group("", "", -1, None)
+
+#: Group of host communication that may have been in any of several of the rank's groups: of no known size.
+SEVERAL_GROUPS = Group("", "one of several groups", 0, None)
 
 
 _NONE = np.empty(0, np.int64)
@@ -122,23 +125,36 @@ def device_instances(
     )
 
 
-def host_instances(table: EventTable, rows: I64, leaf: NDArray[np.int16], exposed: Pieces, bounds: I64) -> Instances:
-    """Collectives of a rank without a device (`gloo:*`): `rows` sorted by start, `exposed.source` indexes them."""
-    count = len(rows)
-    none = np.full(count, -1, np.int64)
+def host_groups(calls: HostCalls) -> tuple[list[Group], I32]:
+    """Groups of host communication, and which of them each call was in, int32 [n]."""
+    groups = [UNKNOWN_GROUP, *(Group(one.name, one.description, len(one.ranks), one.ranks) for one in calls.groups)]
+    if calls.groups:
+        groups.append(SEVERAL_GROUPS)
+    message = np.array([kind == "p2p_transfer" for kind in calls.kinds], np.bool_)
+    of_message, of_other = (at + 1 if at >= 0 else len(groups) - 1 for at in (calls.message_group, calls.group))
+    return groups, np.where(message, of_message, of_other).astype(np.int32)
+
+
+def host_instances(
+    table: EventTable, calls: HostCalls, leaf: NDArray[np.int16], exposed: Pieces, bounds: I64
+) -> Instances:
+    """Communication of a rank without a device; `exposed.source` indexes `calls`."""
+    rows = calls.row
+    none = np.full(len(rows), -1, np.int64)
+    groups, group = host_groups(calls)
     return Instances(
-        start_ns=table.start_ns[rows],
+        start_ns=calls.start_ns,
         end_ns=table.start_ns[rows] + table.dur_ns[rows],
         leaf=leaf,
-        group=np.zeros(count, np.int32),
+        group=group,
         seq=none,
-        elements=_host_elements(table, rows),
+        elements=calls.elements,
         bytes=none,
-        peer=none,
-        sends=np.zeros(count, np.bool_),
+        peer=calls.peer,
+        sends=calls.sends,
         stream=none,
-        step=step_at(table.start_ns[rows], bounds),
-        groups=[UNKNOWN_GROUP],
+        step=step_at(calls.start_ns, bounds),
+        groups=groups,
         exposed_start=exposed.start,
         exposed_end=exposed.end,
         exposed_of=exposed.source,
@@ -177,34 +193,3 @@ def _ranks(args: CollectiveArgs) -> tuple[int, ...] | None:
     except (msgspec.DecodeError, msgspec.ValidationError):
         return None
     return tuple(sorted(ranks)) if args.group_size in (-1, len(ranks)) else None
-
-
-def _host_elements(table: EventTable, rows: I64) -> I64:
-    """Elements of the first tensor of each host collective, from its recorded shape."""
-    shapes = np.full(len(table.start_ns), -1, np.int64)
-    shapes[table.ops.row] = table.ops.shapes
-    used, which = np.unique(shapes[rows], return_inverse=True)
-    sizes = [_first_size(table.texts[text]) if text >= 0 else -1 for text in used.tolist()]
-    return np.array(sizes, np.int64)[which.ravel()] if len(sizes) else np.empty(0, np.int64)
-
-
-def _first_size(shapes: str) -> int:
-    try:
-        found = msgspec.json.decode(shapes)
-        while found and isinstance(found[0], list) and found[0] and isinstance(found[0][0], list):
-            found = found[0]
-        return int(np.prod(found[0])) if found and found[0] else -1
-    except (msgspec.DecodeError, TypeError, ValueError):
-        return -1
-
-
-def host_collectives(table: EventTable) -> tuple[I64, list[str]]:
-    """Rows of host collectives in time order, with the leaf id of each."""
-    spans = np.array([is_host_communication(name) for name in table.names], np.bool_)
-    rows = table.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[spans[table.name[rows]]]
-    rows = rows[np.argsort(table.start_ns[rows], kind="stable")]
-    kind_of = {
-        name: collective_leaf(table.names[name]) or "other_comm" for name in np.unique(table.name[rows]).tolist()
-    }
-    return rows, [kind_of[name] for name in table.name[rows].tolist()]

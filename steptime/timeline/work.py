@@ -23,6 +23,7 @@ _KERNEL_LEAF = np.array(
     np.int16,
 )
 _IS_COMM = np.array([family.leaf == "comm" for family in FAMILIES])
+_WRAPPERS = ("_FromTorchTensor", "_ToTorchTensor", "Redistribute")
 _RECOMPUTE = LEAF_CODE["recompute/recompute"]
 _MEMORY_BOUND = LEAF_CODE["kernels/memory_bound"]
 _EVALUATE = "autograd::engine::evaluate_function"
@@ -161,7 +162,7 @@ def recomputed_ops(table: EventTable, threads: Threads) -> I64:
 
     A cpu_op with a sequence number and forward thread 0 while nested in an autograd node's evaluation, provided that
     the same op on the same shapes ran in a forward pass of this recording: with create_graph=True ordinary backward
-    ops carry sequence numbers too.
+    ops carry sequence numbers too. DTensor wraps tensors by autograd functions in either direction.
     """
     ops = table.ops
     evaluates = np.array([name.startswith(_EVALUATE) for name in table.names], np.bool_)
@@ -169,7 +170,8 @@ def recomputed_ops(table: EventTable, threads: Threads) -> I64:
     if not len(nodes):
         return np.empty(0, np.int64)
     candidate = np.flatnonzero((ops.sequence >= 0) & (ops.forward_thread == 0))
-    candidate = candidate[~evaluates[table.name[ops.row[candidate]]]]
+    left_out = evaluates | np.array([name in _WRAPPERS for name in table.names], np.bool_)
+    candidate = candidate[~left_out[table.name[ops.row[candidate]]]]
     rows = ops.row[candidate]
     nested = threads.inside(nodes, table.track[rows], table.start_ns[rows])
     kind = table.name[rows].astype(np.int64) * (len(table.texts) + 1) + ops.shapes[candidate]

@@ -106,10 +106,19 @@ class SyncColumns(msgspec.Struct, frozen=True):
     kind: I32
 
 
+class ProcessGroup(msgspec.Struct, frozen=True):
+    """A process group that the file says this rank is in; ranks: of the job, in the group's order."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+
+
 class TraceMeta(msgspec.Struct, frozen=True):
     """What the file says about itself. None: the file does not say.
 
-    reserved_bytes, allocated_bytes: most that a device's allocator held, and that tensors used, -1 without such events.
+    groups: of `distributedInfo`, empty if it does not list them with their ranks. reserved_bytes, allocated_bytes: most
+    that a device's allocator held, and that tensors used, -1 without such events.
     """
 
     path: str
@@ -125,6 +134,7 @@ class TraceMeta(msgspec.Struct, frozen=True):
     event_count: int
     reserved_bytes: int = -1
     allocated_bytes: int = -1
+    groups: list[ProcessGroup] = msgspec.field(default_factory=list)
     dropped: dict[str, int] = msgspec.field(default_factory=dict)
     clipped: dict[str, int] = msgspec.field(default_factory=dict)
     warnings: list[str] = msgspec.field(default_factory=list)

@@ -20,7 +20,7 @@ from steptime.trace.assemble import Columns
 from steptime.trace.chunks import CHUNK_BYTES, TraceText
 from steptime.trace.cleaning import clean
 from steptime.trace.decode import decode_events
-from steptime.trace.events import DeviceProperties, EventTable, TraceMeta
+from steptime.trace.events import DeviceProperties, EventTable, ProcessGroup, TraceMeta
 from steptime.trace.source import open_trace
 
 #: Devices whose events have categories of their own, which steptime does not analyse.
@@ -145,6 +145,7 @@ def _finish(text: TraceText, columns: Columns, size_bytes: int) -> EventTable:
         event_count=columns.count,
         reserved_bytes=columns.reserved_bytes,
         allocated_bytes=columns.allocated_bytes,
+        groups=_process_groups(info.get("pg_config")),
         warnings=columns.warnings,
     )
     return clean(columns.table(meta))
@@ -154,6 +155,27 @@ def _int_or_none(value: Any) -> int | None:
     if isinstance(value, str) and value.isdigit():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+class _GroupConfig(msgspec.Struct):
+    """One entry of `pg_config`. On-demand recordings write the ranks as a text."""
+
+    pg_name: str = ""
+    pg_desc: str = ""
+    ranks: list[int] | str = []
+
+
+def _process_groups(value: Any) -> list[ProcessGroup]:
+    try:
+        found = msgspec.convert(value or [], list[_GroupConfig])
+        ranks = [one.ranks if isinstance(one.ranks, list) else msgspec.json.decode(one.ranks) for one in found]
+        return [
+            ProcessGroup(one.pg_name, one.pg_desc, tuple(msgspec.convert(members, list[int])))
+            for one, members in zip(found, ranks, strict=True)
+            if members
+        ]
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        return []
 
 
 def _devices(value: Any) -> list[DeviceProperties]:

@@ -1,8 +1,8 @@
 """A real data-parallel training job on the CPU, profiled, with a known fault.
 
-`python job.py OUT_DIR` starts one process per rank (gloo, rendezvous through a file in OUT_DIR, so no port can
-clash). Each rank trains a small transformer under DistributedDataParallel. On one rank the dataset sleeps in some
-batches, and the sleep is measured around the call with `perf_counter_ns`. The job writes
+`python -m tests.real_run.job OUT_DIR` starts one process per rank (gloo, rendezvous through a file in OUT_DIR, so no
+port can clash). Each rank trains a small transformer under DistributedDataParallel. On one rank the dataset sleeps in
+some batches, and the sleep is measured around the call with `perf_counter_ns`. The job writes
 
 * ``rank{r}.pt.trace.json.gz``: the profiler's Chrome trace of each rank;
 * ``truth.json``: what was injected, keyed by rank and by the number N of ``ProfilerStep#N`` (format: `Truth`).
@@ -14,20 +14,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from tests.real_run.launch import run_ranks, to_arguments
+
 # torch is imported where a rank needs it: the parent process and the tests, which only read `Settings`, do without.
 if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset
-
-DEADLINE_S = 60
 
 
 class RankTruth(TypedDict):
@@ -73,34 +71,12 @@ def run_job(out: Path, settings: Settings) -> Truth:
     """Run all ranks as processes of their own and return (and write) the truth.
 
     Raises:
-        RuntimeError: a rank failed or did not end in `DEADLINE_S`; its last lines of output are in the message.
+        RuntimeError: a rank failed or did not end in time; its last lines of output are in the message.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "rendezvous").unlink(missing_ok=True)
-    processes = [_start_rank(out, settings, rank) for rank in range(settings.ranks)]
-    deadline = time.monotonic() + DEADLINE_S
-    try:
-        for rank, process in enumerate(processes):
-            _, errors = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-            if process.returncode != 0:
-                raise RuntimeError(f"rank {rank} ended with {process.returncode}: {errors[-2000:]}")
-    except subprocess.TimeoutExpired as error:
-        raise RuntimeError(f"the job did not end within {DEADLINE_S} s") from error
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-    (out / "rendezvous").unlink(missing_ok=True)
+    run_ranks(Path(__file__), out, settings.ranks, to_arguments(vars(settings)))
     truth = _collect_truth(out, settings)
     (out / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
     return truth
-
-
-def _start_rank(out: Path, settings: Settings, rank: int) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, str(out), "--rank", str(rank), *to_arguments(settings)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def _collect_truth(out: Path, settings: Settings) -> Truth:
@@ -237,14 +213,6 @@ def _build_model(settings: Settings) -> torch.nn.Module:
             return logits
 
     return Model()
-
-
-def to_arguments(settings: Settings) -> list[str]:
-    """The command line of `settings`: one option per field."""
-    arguments = []
-    for name, value in vars(settings).items():
-        arguments.append(f"--{name.replace('_', '-')}={value}")
-    return arguments
 
 
 def main(arguments: list[str]) -> None:
