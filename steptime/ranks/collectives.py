@@ -115,7 +115,8 @@ class Matches(msgspec.Struct, frozen=True):
 class _Entries(msgspec.Struct, frozen=True):
     """All communication of the job in columns, int64 [n].
 
-    sender, receiver: the ranks of a message, else -1; turn: `host_turns`, `NOWHERE` where it is not used.
+    sender, receiver: the ranks of a message, else -1; turn: `host_turns`, `NOWHERE` where it is not used; on_host: 1
+    if the CPU itself did it.
     """
 
     row: I64
@@ -129,6 +130,7 @@ class _Entries(msgspec.Struct, frozen=True):
     sender: I64
     receiver: I64
     turn: I64
+    on_host: I64
     step: I64
     group: I64
 
@@ -256,6 +258,7 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int], placed: I32 | N
         sender=np.where(sends, own, peer),
         receiver=np.where(sends, peer, own),
         turn=host_turns(peer, sends, step) if by_turn else np.full(len(index), NOWHERE),
+        on_host=np.full(len(index), int(row.timeline.device is None)),
         step=step,
         group=of_group[group],
     )
@@ -360,7 +363,9 @@ def _indices(entries: _Entries, key: I64, how: I64) -> I64:
         if high - low < 2 or not ordered[heads[low]]:
             continue
         spans = [slice(int(first[at]), int(first[at + 1])) for at in range(low, high)]
-        places = place([Beat(entries.end_ns[span], entries.step[span]) for span in spans])
+        places = place(
+            [Beat(entries.end_ns[span], entries.step[span], bool(entries.on_host[span].all())) for span in spans]
+        )
         for span, found in zip(spans, places, strict=True):
             index[span] = found
     return index

@@ -38,10 +38,14 @@ _MOST_TURNS = 2**16
 
 
 class Beat(NamedTuple):
-    """One rank's collectives of one kind and size in time order: end_ns, step int64 [n]."""
+    """One rank's collectives of one kind and size in time order: end_ns, step int64 [n].
+
+    on_host: done by the CPU itself. None of its records get lost, and how they end says little.
+    """
 
     end_ns: I64
     step: I64
+    on_host: bool = False
 
 
 class _Fit(NamedTuple):
@@ -99,7 +103,8 @@ def _at_once(sequences: Sequence[Beat], reference: Beat) -> list[bool]:
     pace = float(np.median(np.diff(reference.end_ns))) if count > 1 else 0.0
     known = (steps != NO_STEP) & (reference.step != NO_STEP)
     equal = np.where(known, steps == reference.step, True).mean(axis=1)
-    good = (equal >= AGREEING) & ((spread <= STEADY_SHARE * pace) | (count < 3))
+    same_steps = np.array([sequences[at].on_host for at in same]) & (known & (steps == reference.step)).all(axis=1)
+    good = same_steps | ((equal >= AGREEING) & ((spread <= STEADY_SHARE * pace) | (count < 3)))
     result = [False] * len(sequences)
     for at, fine in zip(same, good.tolist(), strict=True):
         result[at] = fine
