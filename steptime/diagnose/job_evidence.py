@@ -82,6 +82,7 @@ def held_up(reading: Reading, one: Straggler) -> Evidence:
     each = time_text(one.lost_ns / max(len(one.steps), 1))
     text = f"{_who(one)} costs each other rank {each} a step, in {plural(len(one.steps), 'step')}: {one.cause}"
     text += f" ({one.leaf})" if one.leaf is not None else ""
+    text += "".join(f", also {what}" for what in one.also)
     step = _worst(reading, one)
     if step is None:
         return Evidence(text=text, rank=one.rank)

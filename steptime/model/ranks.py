@@ -9,11 +9,11 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """Who held up the job, and why.
 
     kind: ``straggler`` (the same rank across steps), ``jitter`` (another rank each time, or any of them: all do the
-    same and who is last is chance), ``once`` or ``unclear``.
-    rank: None for jitter, or where a whole host is meant; ranks: all that are meant. cause: "slower kernels", "more
-    work", "slow link", the id of a host leaf, "not recorded" or "not separable"; leaf: where it shows. through: ranks
-    that it kept and that then kept others. steps: in which it led. lost_ns: what it cost each other rank over those
-    steps, share: of their usual length. recorded: whether the rank's own file is among the inputs.
+    same and who is last is chance), ``once`` or ``unclear``. rank: None for jitter, or where a whole host is meant;
+    ranks: all that are meant. cause: "slower kernels", "more work", "slow link", the id of a host leaf, "not recorded"
+    or "not separable"; leaf: where it shows; also: what else holds a good part of the lateness. through: ranks that it
+    kept and that then kept others. steps: in which it led. lost_ns: what it cost each other rank over those steps,
+    share: of their usual length. recorded: whether the rank's own file is among the inputs.
     """
 
     kind: str
@@ -27,6 +27,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     through: list[int] = []
     recorded: bool = True
+    also: list[str] = []
 
 
 class Alignment(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,8 @@ F64 = NDArray[np.float64]
 
 #: A cause must explain this share of the lateness; below, it is "not separable".
 EXPLAINS = 0.5
+#: A further cause is worth a name from this share of the lateness on; several explain it if they hold this much of it.
+ALSO, TOGETHER = 0.2, 0.8
 #: Counts of kernels differ by less than this between ranks that do the same (autotuning, rare allocations).
 SAME_COUNT = 0.01
 
@@ -58,13 +60,15 @@ class Leaves(msgspec.Struct, frozen=True):
 class Cause(msgspec.Struct, frozen=True):
     """Why: what, the leaf it shows in ("slice/leaf", None if several or none), and ns more than the peers a step.
 
-    shared: the peers' hosts do it as long, hidden behind work that their devices still had queued.
+    shared: the peers' hosts do it as long, hidden behind work that their devices still had queued. also: what else
+    holds a good part of the lateness, most first.
     """
 
     what: str
     leaf: str | None
     ns: float
     shared: bool = False
+    also: tuple[str, ...] = ()
 
 
 def leaf_table(rows: Sequence[Row], at: I64, waits: Waits, matches: Matches, stage: I64 | None = None) -> Leaves:
@@ -128,15 +132,18 @@ def explain(  # noqa: PLR0913  the job, and who was how late when
     causes.append(_compute_cause(mine, theirs, excess, added))
     messages = KEPT if leaves.unpaired[own].any() else LINK
     causes += [Cause(LINK, None, float(excess[_TRANSFER].sum())), Cause(messages, None, float(excess[_MESSAGES]))]
-    best = max(causes, key=lambda cause: cause.ns)
-    lateness = sum(cause.ns for cause in causes if cause.ns > 0)
-    if best.ns < EXPLAINS * max(lateness, lost_ns) or best.ns <= 0:
+    best, *rest = sorted(causes, key=lambda cause: -cause.ns)
+    late_ns = max(sum(cause.ns for cause in causes if cause.ns > 0), lost_ns)
+    more = [cause for cause in rest if cause.ns >= ALSO * late_ns and cause.what not in (LINK, KEPT)]
+    explained = best.ns >= EXPLAINS * late_ns
+    together = bool(more) and best.ns + sum(cause.ns for cause in more) >= TOGETHER * late_ns
+    if best.ns <= 0 or not (explained or together):
         return Cause(UNKNOWN, None, best.ns)
     # What the host does at the end of a step keeps the device waiting in the window of the next.
     before = [max(column - 1, 0) for column in columns]
     longer = np.maximum(*(_excess(leaves.host, own, peers, some) for some in (columns, before)))
     shared = any(LEAVES[code].key == best.leaf and longer[code] < EXPLAINS * best.ns for code in _OWN_LENGTH)
-    return msgspec.structs.replace(best, shared=shared)
+    return msgspec.structs.replace(best, shared=shared, also=tuple(cause.what for cause in more))
 
 
 def _excess(spent: F64, own: Sequence[int], peers: Sequence[int], columns: Sequence[int]) -> F64:

@@ -313,4 +313,5 @@ def _straggler(case: _Case, origin: int, columns: list[int], kind: str, cause: C
         share=lost / (blame.dur_ns * len(columns)) if columns else 0.0,
         through=[case.rows[row].rank for row in blame.links[origin]],
         recorded=bool(blame.origins[origin]),
+        also=list(cause.also),
     )

@@ -288,8 +288,9 @@ def stragglers(report: Report) -> list[str]:
     for one in report.stragglers:
         cost = units.time(one.lost_ns // max(len(one.steps), 1))
         through = f", through {_numbered('rank', one.through)}" if one.through else ""
+        causes = ", also ".join([one.cause, *one.also])
         lines.append(
-            f"{whom(one)}: {brief(one.cause, 100)}{through}; costs each other rank {cost} a step "
+            f"{whom(one)}: {brief(causes, 100)}{through}; costs each other rank {cost} a step "
             f"({units.share(min(one.share, 1.0))}) in {_numbered('step', one.steps)} ({brief(one.kind, 40)})."
         )
     return [*lines, f"{partners[0].upper()}{partners[1:]}, {apart}."]

@@ -361,8 +361,9 @@ class Program:
 
 
 def _misaligned(work: Work) -> bool:
-    sizes = [size for dims in work.dims if isinstance(dims, tuple) for size in dims if isinstance(size, int)]
-    return any(size % 8 for size in sizes)
+    """Whether a side of the two matrices is no multiple of 8; the number of experts in front is no side."""
+    sides = [size for dims in work.dims[:2] if isinstance(dims, tuple) for size in dims[-2:]]
+    return any(isinstance(size, int) and size % 8 for size in sides)
 
 
 def _grid(gpu: Gpu, work: Work) -> Json:

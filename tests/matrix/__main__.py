@@ -39,12 +39,17 @@ def _pairs(pool: Executor, seed: int) -> Iterator[Cell]:
             return
 
 
+#: Faults that cost less than this share of the step are none.
+LEAST_SAVED = 0.01
+
+
 def totals(
     alone: Sequence[Judged], pairs: Sequence[Judged], clean: Sequence[Judged]
 ) -> list[tuple[str, int, int, bool]]:
     """What is asked for: its name, how many jobs meet it, of how many, and whether that is enough."""
     leaves = [abs(one.worst.off) <= LEAF_TOLERANCE for one in alone]
-    first = [one.places[kind] == 1 for one in alone for kind in one.places]
+    # Where mending the fault saves nothing there is nothing to rank.
+    first = [one.places[kind] == 1 for one in alone if one.saved >= LEAST_SAVED for kind in one.places]
     second = [place is not None and place <= 2 for one in pairs for place in one.places.values()]
     culprit = [one.culprit == RIGHT for one in (*alone, *pairs) if one.culprit in (RIGHT, WRONG)]
     innocent = [not one.innocent for one in (*alone, *pairs, *clean)]

@@ -19,7 +19,9 @@ def _names(findings: str, causes: str = "") -> Names:
     return Names(frozenset(findings.split()), frozenset(one for one in causes.split(",") if one))
 
 
-_EXPOSED = "allreduce-exposed allgather-exposed reduce-scatter-exposed all-to-all-exposed p2p-exposed"
+_EXPOSED = (
+    "allreduce-exposed allgather-exposed allgather-remainder reduce-scatter-exposed all-to-all-exposed p2p-exposed"
+)
 
 #: Kind of fault -> what names it. Rules that only say that somebody is late name the fault with the verdict's cause.
 NAMES: dict[str, Names] = {
@@ -49,9 +51,6 @@ NAMES: dict[str, Names] = {
 }
 #: Rules about a late rank; what is late about it is in the verdicts.
 LATE = frozenset({"wait-for-rank"})
-#: Until a pipeline's bubble is split, all that its stages wait for each other is one finding.
-BUBBLE_NOT_SPLIT = frozenset({"p2p-exposed", "pipeline-bubble", "stage-imbalance"})
-_BUBBLE = frozenset({"few_micro_batches", "unbalanced_stages"})
 
 
 def named_by(finding: Finding, report: Report, struck: dict[str, list[int]]) -> set[str]:
@@ -59,16 +58,15 @@ def named_by(finding: Finding, report: Report, struck: dict[str, list[int]]) -> 
     found = set()
     for kind, ranks in struck.items():
         names = NAMES[kind]
-        bubble = kind in _BUBBLE and finding.id in BUBBLE_NOT_SPLIT
         late = finding.id in LATE and any(blames(one, names, ranks) for one in report.stragglers)
-        if finding.id in names.findings or bubble or late:
+        if finding.id in names.findings or late:
             found.add(kind)
     return found
 
 
 def blames(verdict: Straggler, names: Names, ranks: list[int]) -> bool:
     """Whether a verdict holds one of the ranks (empty: any) responsible, for this cause."""
-    return verdict.cause in names.causes and (not ranks or bool(set(verdict.ranks) & set(ranks)))
+    return bool({verdict.cause, *verdict.also} & names.causes) and (not ranks or bool(set(verdict.ranks) & set(ranks)))
 
 
 def place_of(report: Report, struck: dict[str, list[int]]) -> dict[str, int | None]:
