@@ -50,6 +50,8 @@ BURST_SHARE, BURST_OTHERS = 0.03, 0.25
 BURST_WAITED = 0.3
 #: Bursts on one rank of R by chance: 1 / R^(n-1) for n bursts; named below this.
 BURST_CHANCE = 1 / 8
+#: Beside a larger one, less than this part of it is not told from what that one does to the others.
+LEAST_OF_LARGEST = 0.1
 #: At most this many stragglers are looked for.
 MOST = 4
 
@@ -170,6 +172,8 @@ def _persistent(case: _Case) -> list[Straggler]:
             continue
         passing_on |= set(case.blame.links[origin])
         claims.append(_straggler(case, origin, columns, STRAGGLER, cause))
+    most = max((claim.share for claim in claims), default=0.0)
+    claims = [claim for claim in claims if claim.share >= LEAST_OF_LARGEST * most]
     # A rank without a file may itself have been kept by the one that is named.
     recorded = [claim for claim in claims if claim.recorded]
     return recorded or claims
