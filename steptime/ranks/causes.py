@@ -30,7 +30,9 @@ UNKNOWN, NOT_RECORDED = "not separable", "not recorded"
 KEPT = "kept"
 
 #: Host causes whose length does not depend on how far the host runs ahead of the device.
-_OWN_LENGTH = [LEAF_CODE[f"host/{name}"] for name in ("data_loader", "python", "gc", "checkpoint", "compile")]
+_OWN_LENGTH = [
+    LEAF_CODE[f"host/{name}"] for name in ("data_loader", "python", "gc", "checkpoint", "compile", "launch_bound")
+]
 
 _COMPUTE = [code for code, leaf in enumerate(LEAVES) if leaf.slice in ("kernels", "recompute")]
 _MESSAGES = LEAF_CODE["exposed_comm/p2p_transfer"]

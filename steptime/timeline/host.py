@@ -52,16 +52,18 @@ class Tiles(msgspec.Struct, frozen=True):
     row: I64
 
 
+#: A thread that launches this share of the kernels trains, whether or not it holds the step mark.
+LAUNCHER_SHARE = 0.25
+
+
 class HostState:
     """Tilings of the training threads of one file.
 
     `blocking` are rows of copy calls that waited for their copy (`links.blocking_copies`).
-    `launchers` are the threads that launch a large part of the kernels (replicas of DataParallel have their own).
+    `launches` are the rows of the launch calls of device activities, -1 for none.
     """
 
-    def __init__(
-        self, table: EventTable, threads: Threads, mark_track: int, launchers: list[int], blocking: I64
-    ) -> None:
+    def __init__(self, table: EventTable, threads: Threads, mark_track: int, launches: I64, blocking: I64) -> None:
         self.table = table
         self.threads = threads
         self.has_ops = bool((table.category == Category.CPU_OP).any())
@@ -74,7 +76,8 @@ class HostState:
         # A long driver call with no known cause (creating a context, say) is still the call's, and is named.
         slow = (table.category[self.rows] == Category.RUNTIME) & (table.dur_ns[self.rows] > CALL_NS)
         self.known = self.rows[caused | slow | self._blocks[self.rows]]
-        self.training = self._training_tracks(mark_track, launchers)
+        self.training = self._training_tracks(mark_track, _launchers(table, launches))
+        self.launched_ns = np.unique(table.start_ns[launches[launches >= 0]])
         self._tiles: dict[int, Tiles] = {}
         self._bridges: dict[int, Spans] = {}
         self._bridged: Spans | None = None
@@ -140,12 +143,14 @@ class HostState:
     def spent(self, track: int, edges: I64) -> I64:
         """What the host spent on each leaf between ascending `edges`, device idle or not; int64 [edges - 1, leaves].
 
-        `track`: the thread that it is judged by; where that has no open event, the other training threads.
+        `track`: the thread that it is judged by; where that has no open event, the other training threads. Launching
+        counts at the usual pace from one launch to the next: a host far ahead of its device is held in single ones.
         """
         steps = Spans(edges[:-1], edges[1:])
         pieces, leaf, _, _ = self.split(steps, np.full(len(steps.start), track, np.int32))
         result = np.zeros((len(steps.start), len(LEAF_CODE)), np.int64)
         np.add.at(result, (pieces.source, leaf), pieces.end - pieces.start)
+        result[:, LAUNCH_BOUND] = launch_pace_ns(self.launched_ns, edges)
         return result
 
     def split(self, spans: Spans, track: I32) -> tuple[Pieces, NDArray[np.int16], I64, I32]:
@@ -215,3 +220,22 @@ def _bridge(spans: Spans) -> Spans:
 def _rest(left: Pieces, taken: Spans) -> Pieces:
     rest = subtract(Spans(left.start, left.end), taken)
     return Pieces(rest.start, rest.end, left.source[rest.source])
+
+
+def launch_pace_ns(launched_ns: I64, edges: I64) -> I64:
+    """Launches of each step times the median time from one to the next, int64 [edges - 1]; launched_ns: ascending."""
+    bounds = np.searchsorted(launched_ns, edges)
+    result = np.zeros(len(edges) - 1, np.int64)
+    for step, (low, high) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+        if high - low > 1:
+            result[step] = round(float(np.median(np.diff(launched_ns[low:high]))) * (high - low))
+    return result
+
+
+def _launchers(table: EventTable, launches: I64) -> list[int]:
+    """Tracks that launch at least `LAUNCHER_SHARE` of the kernels: a checkpoint writer or pin thread never does."""
+    kernels = launches[(table.category[table.device.row] == Category.KERNEL) & (launches >= 0)]
+    if not len(kernels):
+        return []
+    counts = np.bincount(table.track[kernels])
+    return np.flatnonzero(counts >= LAUNCHER_SHARE * len(kernels)).tolist()

@@ -30,8 +30,6 @@ from steptime.trace.events import I64, Category, EventTable, TraceMeta
 
 #: A step whose kernel count is further from the typical one is not of its kind (DESIGN 1.1).
 KIND_TOLERANCE = 0.2
-#: A thread that launches this share of the kernels trains, whether or not it holds the step mark.
-LAUNCHER_SHARE = 0.25
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -113,7 +111,7 @@ def summarize(table: EventTable, request: Request) -> FileSummary:
     labels = Labels()
     shift_ns = clock_shift_ns(table, launches)
     blocking = blocking_copies(table, launches, shift_ns)
-    state = HostState(table, threads, marks.track, _launchers(table, launches), blocking)
+    state = HostState(table, threads, marks.track, launches, blocking)
     lost = _lost_calls(table, launches)
     context = FileContext(table, threads, marks, state, Places(table, threads, labels), labels, lost, shift_ns)
     ops = Ops(table, threads)
@@ -139,15 +137,6 @@ def _marks(table: EventTable, launches: I64, request: Request) -> Marks:
     if marks.source == WHOLE_RECORDING:
         return periodic_marks(table, launches) or marks
     return marks
-
-
-def _launchers(table: EventTable, launches: I64) -> list[int]:
-    """Tracks that launch at least `LAUNCHER_SHARE` of the kernels: a checkpoint writer or pin thread never does."""
-    kernels = launches[(table.category[table.device.row] == Category.KERNEL) & (launches >= 0)]
-    if not len(kernels):
-        return []
-    counts = np.bincount(table.track[kernels])
-    return np.flatnonzero(counts >= LAUNCHER_SHARE * len(kernels)).tolist()
 
 
 def _lost_calls(table: EventTable, launches: I64) -> I64:
