@@ -74,6 +74,9 @@ def find_pipeline(rows: Sequence[Row], alignment: Alignment, messages: Messages,
     order: Order | str = "messages skip stages" if flow is None else order_of(flow, stages)
     if _lacks_stages(rows):
         order = "files of stages are missing"
+    if isinstance(order, str) and not stages.named and not _lacks_stages(rows):
+        # Neither the name nor what the ranks do says that it is one.
+        return None
     shape = (len(rows), len(numbers))
     known = order if isinstance(order, Order) else None
     budget, slow = np.zeros((*shape, 3), np.int64), np.full(shape, NOBODY, np.int64)

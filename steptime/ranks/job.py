@@ -71,7 +71,7 @@ def job_totals(counted: Counted, world_size: int | None, aligned: bool, bubble_u
     total_ns = int(durations.sum())
     sources = list(dict.fromkeys(row.file.step_source for row in counted.rows))
     unknown = _unknown(counted, leaves_ns, world_size, aligned)
-    if bubble_unknown is not None:
+    if bubble_unknown is not None and leaves_ns["exposed_comm/p2p_transfer"]:
         unknown["pipeline_bubble"] = bubble_unknown
     return Job(
         world_size=world_size,

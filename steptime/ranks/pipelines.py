@@ -17,17 +17,22 @@ from steptime.taxonomy import LEAF_CODE
 P2P = LEAF_CODE["exposed_comm/p2p_transfer"]
 
 ONE_RANK = "it needs the files of all stages: one rank shows that it waited, not for whom"
+UNDECIDED = (
+    "its messages are neither a pipeline's nor a ring's, as far as can be told: waits stand in exposed communication"
+)
 NAMELESS = "the messages carry no peer: a pipeline can't be told from a ring, and waits stand in exposed communication"
 
 
-def why_unknown(rows: Sequence[Row], staged: Staged | None, matched: bool) -> str | None:
+def why_unknown(rows: Sequence[Row], staged: Staged | None, undecided: bool | None) -> str | None:
     """Why nobody can say how long stages waited for each other; None if it is known, also where there is no pipeline.
 
-    `matched`: whether messages were matched across ranks.
+    undecided: whether matched messages are neither a pipeline's nor a ring's; None where none was matched.
     """
     instances = [row.timeline.instances for row in rows if row.timeline.instances is not None]
-    if staged is not None or matched or not any((one.leaf == P2P).any() for one in instances):
+    if staged is not None or undecided is False or not any((one.leaf == P2P).any() for one in instances):
         return None
+    if undecided:
+        return UNDECIDED
     return ONE_RANK if len({row.rank for row in rows}) < 2 else NAMELESS
 
 

@@ -60,12 +60,16 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 class Stages(msgspec.Struct, frozen=True):
-    """p stages. pipeline, stage int64 [r]: of each row, -1 where it has none; mail: between stages of one pipeline."""
+    """p stages. pipeline, stage int64 [r]: of each row, -1 where it has none; mail: between stages of one pipeline.
+
+    named: whether the group's name says that it is a pipeline.
+    """
 
     count: int
     pipeline: I64
     stage: I64
     mail: Mail
+    named: bool
 
 
 class Messages(msgspec.Struct, frozen=True):
@@ -185,7 +189,8 @@ def _chains(rows: Sequence[Row], lanes: Sequence[Lane | None], mail: Mail, descr
         sizes.add(len(chain))
         if not _NAMED.search(description) and _names(rows[chain[0]]) == _names(rows[chain[-1]]):
             return None
-    return Stages(sizes.pop(), pipeline, stage, mail) if len(sizes) == 1 else None
+    named = bool(_NAMED.search(description))
+    return Stages(sizes.pop(), pipeline, stage, mail, named) if len(sizes) == 1 else None
 
 
 def _connected(mail: Mail, count: int) -> I64:

@@ -14,7 +14,7 @@ from steptime.ranks.counted import Row
 from steptime.ranks.moves import Moved, RowWaits, attribute_waits, plain_moves, with_waits
 from steptime.ranks.pipelines import pipeline_report, why_unknown
 from steptime.ranks.repaint import repaint
-from steptime.ranks.stages import read_messages
+from steptime.ranks.stages import Messages, read_messages
 from steptime.ranks.stragglers import Pipes, verdicts, why_unjudged
 from steptime.ranks.waits import Waits, find_waits
 from steptime.timeline.summary import DeviceTimeline
@@ -45,7 +45,7 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
 
     `world_size`: how many ranks the job has, if known.
     """
-    alone = Together(list(rows), None, [], {}, {}, [], bubble_unknown=why_unknown(rows, None, matched=False))
+    alone = Together(list(rows), None, [], {}, {}, [], bubble_unknown=why_unknown(rows, None, None))
     if len({row.rank for row in rows}) < 2:
         return alone
     alignment = align(rows)
@@ -87,9 +87,15 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
         error_ns=error_ns,
         notes=alignment.notes,
         pipeline=pipeline_report(rows, staged, waits) if staged is not None else None,
-        bubble_unknown=why_unknown(rows, staged, matched=bool(alignment.collectives.matches.pair.any())),
+        bubble_unknown=why_unknown(rows, staged, _undecided(alignment, messages)),
         seen=(alignment, waits if staged is None else waits.take(~staged.between)),
     )
+
+
+def _undecided(alignment: Alignment, messages: Messages) -> bool | None:
+    """Whether messages are neither a pipeline's nor a ring's; None without any."""
+    pair = alignment.collectives.matches.pair
+    return bool((pair & ~messages.ring).any()) if pair.any() else None
 
 
 def _moved(row: Row, waits: RowWaits, moves: Moved, ranks: I64) -> DeviceTimeline:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import steptime
+from steptime.ranks.pipelines import UNDECIDED
 from tests.builders import TraceBuilder
 
 PERIOD = 1_500
@@ -21,8 +22,9 @@ STEPS = 3
 class _Stage:
     """One rank under construction: every launch is 1 us after the one before it."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, forward_kernel: str) -> None:
         self.trace = TraceBuilder(rank=rank, world_size=2)
+        self.forward_kernel = forward_kernel
         self.rank = rank
         self.host = 0.0
         self.zero = 0.0
@@ -36,8 +38,8 @@ class _Stage:
         self.host = self.zero - 200
         self.trace.step(number, at=self.zero - 200, for_=PERIOD)
 
-    def forward(self, at: float, name: str = "gemm") -> None:
-        self.trace.kernel(name, at=self.zero + at, for_=100, launch_at=self._next(), launch_for=2)
+    def forward(self, at: float) -> None:
+        self.trace.kernel(self.forward_kernel, at=self.zero + at, for_=100, launch_at=self._next(), launch_for=2)
 
     def backward(self, at: float) -> None:
         launch = self._next()
@@ -64,12 +66,12 @@ class _Stage:
 
 
 def _first(stage: _Stage) -> None:
-    stage.forward(0, "embedding")
+    stage.forward(0)
     stage.batch("send", 100, 110)
-    stage.forward(100, "embedding")
+    stage.forward(100)
     stage.batch("send recv", 200, 420)
     stage.backward(420)
-    stage.forward(620, "embedding")
+    stage.forward(620)
     stage.batch("send recv", 720, 730)
     stage.backward(730)
     stage.batch("recv", 930, 1040)
@@ -89,14 +91,18 @@ def _last(stage: _Stage) -> None:
     stage.batch("send", 1030, 1040)
 
 
-def test_a_kernel_of_two_messages_waits_for_the_later_one(tmp_path: Path) -> None:
+def _job(folder: Path, first_kernel: str) -> steptime.Report:
     for rank, run in enumerate((_first, _last)):
-        stage = _Stage(rank)
+        stage = _Stage(rank, first_kernel if rank == 0 else "gemm")
         for number in range(1, STEPS + 1):
             stage.begin(number)
             run(stage)
-        stage.trace.write(tmp_path / f"rank{rank}.json.gz")
-    report = steptime.analyze(tmp_path)
+        stage.trace.write(folder / f"rank{rank}.json.gz")
+    return steptime.analyze(folder)
+
+
+def test_a_kernel_of_two_messages_waits_for_the_later_one(tmp_path: Path) -> None:
+    report = _job(tmp_path, "embedding")
     found = report.pipeline
     assert found is not None
     assert (found.stages, found.schedule, found.micro_batches) == ([[0], [1]], "1f1b", 3)
@@ -113,3 +119,10 @@ def test_a_kernel_of_two_messages_waits_for_the_later_one(tmp_path: Path) -> Non
         # 100 us until the first result is there; the time before, while the first stage is between steps, is idle.
         assert sum(step.leaves_ns.get(leaf, 0) for leaf in bubble) == 100_000
         assert step.leaves_ns["exposed_comm/p2p_transfer"] == 10_000 + 10_000 + 10_000 + 10_000
+
+
+def test_a_chain_of_ranks_that_all_run_the_same_is_not_called_a_pipeline(tmp_path: Path) -> None:
+    report = _job(tmp_path, "gemm")
+    assert report.pipeline is None
+    bubble = next(one for one in report.job.slices if one.id == "pipeline_bubble")
+    assert (bubble.ns, bubble.leaves[0].detail) == (None, {"why": UNDECIDED})
