@@ -246,7 +246,7 @@ def split_bubble(staged: Staged, alignment: Alignment, waits: Waits) -> Moved:
         rest, start = rest - ns, start + ns
     own = pair & ((waits.origin == waits.late) | (waits.origin == NOBODY))
     last = np.where(own, UNSPLIT, WAIT)
-    whom = np.where(own, stage, waits.origin)
+    whom = np.where(own, stage, np.where(waits.circle, waits.late, waits.origin))
     parts.append(Moved(waits.row, waits.match, waits.step, waits.leaf, start, rest, last, whom))
     moved = Moved(*(np.concatenate([getattr(part, name) for part in parts]) for name in Moved.__struct_fields__))
     return moved.take(np.flatnonzero((moved.ns > 0) & (moved.whom != NOBODY)))

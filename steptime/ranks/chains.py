@@ -69,8 +69,10 @@ class WaitTimes:
         return result
 
 
-def origins(collectives: Collectives, times: WaitTimes, usable: Mask, blocking: Mask) -> I64:
-    """Who is at the start of each match's chain of waits, int64 [g]; `NOBODY` where it comes back to itself.
+def origins(collectives: Collectives, times: WaitTimes, usable: Mask, blocking: Mask) -> tuple[I64, Mask]:
+    """Who is at the start of each match's chain of waits, int64 [g]; and where it comes back to itself, bool [g].
+
+    Nobody (`NOBODY`) is at the start of such a circle, nor of a chain that leads to a rank that was not recorded.
 
     The last member of a match counts as kept if, since the members last met for sure, it waited (exposed) longer
     than its peers' median by `KEPT_SHARE` of its lateness. Then the origin is that of the wait that kept it longest on
@@ -81,7 +83,7 @@ def origins(collectives: Collectives, times: WaitTimes, usable: Mask, blocking: 
     matches = collectives.matches
     origin = np.where(usable, collectives.late, NOBODY)
     if not len(times.ns):
-        return origin
+        return origin, np.zeros(matches.count, np.bool_)
     order, fresh = _in_order(collectives)
     run = _runs(collectives, order, fresh)
     since = _since(collectives, blocking, (order, fresh, run))
@@ -134,12 +136,13 @@ def _own_meeting(collectives: Collectives, child: I64, message: I64, usable: Mas
     return found
 
 
-def _followed(origin: I64, parent: I64) -> I64:
-    """Origins at the ends of the chains: `parent` is the match that kept the late member of each, -1: none."""
+def _followed(origin: I64, parent: I64) -> tuple[I64, Mask]:
+    """Origins at the ends of the chains, and circles: `parent` is the match that kept the late member, -1: none."""
     root = np.where(parent >= 0, parent, np.arange(len(parent)))
     for _ in range(len(parent).bit_length()):
         root = root[root]
-    return np.where(parent[root] < 0, origin[root], NOBODY)
+    circle = parent[root] >= 0
+    return np.where(circle, NOBODY, origin[root]), circle
 
 
 def _in_order(collectives: Collectives) -> tuple[I64, Mask]:

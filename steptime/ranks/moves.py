@@ -74,9 +74,10 @@ class RowWaits(msgspec.Struct, frozen=True):
 
 
 def plain_moves(waits: Waits) -> Moved:
-    """Waits for ranks, and capture skew."""
-    found = waits.take(waits.sure & (waits.skew | (waits.origin != NOBODY)))
-    to, whom = np.where(found.skew, SKEW, WAIT), np.where(found.skew, NOBODY, found.origin)
+    """Waits for ranks, and capture skew. Where the chain is a circle, for the last one."""
+    found = waits.take(waits.sure & (waits.skew | waits.circle | (waits.origin != NOBODY)))
+    kept_by = np.where(found.circle, found.late, found.origin)
+    to, whom = np.where(found.skew, SKEW, WAIT), np.where(found.skew, NOBODY, kept_by)
     return Moved(found.row, found.match, found.step, found.leaf, found.start_ns, found.ns, to, whom)
 
 

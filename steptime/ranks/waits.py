@@ -31,8 +31,9 @@ class Waits(msgspec.Struct, frozen=True):
     row, match, step, leaf int64 [w]: who waited, in which match, in which of its steps (index), and the leaf its time
     lies in now; start_ns, ns int64 [w]: on the row's own clock; alone_ns int64 [w]: the part that only the last rank
     caused, after all others had arrived, less the clocks' error; late, origin int64 [w]: the row that arrived last, and
-    the one at the start of the chain; skew bool [w]: the recordings' start explains it; sure bool [w]: all members are
-    among the files, so that the time may be moved.
+    the one at the start of the chain; circle bool [w]: the chain comes back to itself, so that it was a wait for the
+    last row, but nobody's fault; skew bool [w]: the recordings' start explains it; sure bool [w]: all members are among
+    the files, so that the time may be moved.
 
     Per match: origin_of int64 [g], `NOBODY` where nobody can be named; judged bool [g]: lateness can be told, and all
     members had met the last one before.
@@ -47,6 +48,7 @@ class Waits(msgspec.Struct, frozen=True):
     alone_ns: I64
     late: I64
     origin: I64
+    circle: Mask
     skew: Mask
     sure: Mask
     origin_of: I64
@@ -79,14 +81,16 @@ def find_waits(rows: Sequence[Row], alignment: Alignment) -> Waits:
         alone_ns=alone_ns,
         late=late,
         origin=late,
+        circle=np.zeros(len(late), np.bool_),
         skew=skew,
         sure=collectives.all_seen[match] & ~matches.pair[match],
         origin_of=np.full(matches.count, NOBODY, np.int64),
         judged=usable & ~matches.pair & (np.bincount(matches.match[~met], minlength=matches.count) == 0),
     )
     blocking = _blocking(rows, alignment)
-    origin_of = origins(collectives, _kept(rows, alignment, waits), usable, blocking)
-    return msgspec.structs.replace(waits, origin=origin_of[waits.match], origin_of=origin_of)
+    origin_of, circle = origins(collectives, _kept(rows, alignment, waits), usable, blocking)
+    match = waits.match
+    return msgspec.structs.replace(waits, origin=origin_of[match], circle=circle[match], origin_of=origin_of)
 
 
 class Exposed(msgspec.Struct, frozen=True):
