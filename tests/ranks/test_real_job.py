@@ -17,10 +17,13 @@ from steptime.ranks.moves import attribute_waits
 from steptime.ranks.stragglers import verdicts
 from tests.ranks.summaries import rows_of
 from tests.real_run.job import Settings, Truth, run_job
+from tests.real_run.launch import one_was_late
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 WAITING, SLOW, TRIES = 0, 1, 4
+#: Of the sleep: what the slow rank's own clock may differ from it.
+UNDISTURBED = 0.08
 
 
 def _run(folder: Path, settings: Settings) -> tuple[Truth, list[Row]]:
@@ -42,10 +45,10 @@ def _asleep(truth: Truth) -> dict[int, int]:
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Truth, list[Row]]:
     for _ in range(TRIES):
-        truth, rows = _run(tmp_path_factory.mktemp("slow"), Settings(slow_rank=SLOW, sleep_ms=40.0))
+        truth, rows = _run(tmp_path_factory.mktemp("slow"), Settings(slow_rank=SLOW, sleep_ms=120.0))
         slept = _asleep(truth)
         # Other load on the machine may decide who is late: then the sleep is not the truth.
-        if all(abs(_late_ns(truth, step) - ns) <= 0.2 * ns for step, ns in slept.items()):
+        if all(abs(_late_ns(truth, step) - ns) <= UNDISTURBED * ns for step, ns in slept.items()):
             return truth, rows
     pytest.skip(f"the machine is too busy: in {TRIES} jobs the injected sleep did not decide which rank waits")
 
@@ -71,7 +74,12 @@ def test_wait_is_the_injected_time(slow: tuple[Truth, list[Row]]) -> None:
 
 
 def test_clean_run_names_nobody(tmp_path: Path) -> None:
-    _, rows = _run(tmp_path, Settings(slow_rank=-1))
+    for attempt in range(TRIES):
+        truth, rows = _run(tmp_path / str(attempt), Settings(slow_rank=-1))
+        if not one_was_late([rank["arrival_ns"] for rank in truth["ranks"].values()], truth["recorded_steps"]):
+            break
+    else:
+        pytest.skip(f"the machine is too busy: in {TRIES} jobs one rank had less of it than the other")
     alignment = align(rows)
     assert alignment.refused == 0
     assert [one for one in verdicts(rows, alignment) if one.kind == "straggler"] == []

@@ -22,6 +22,7 @@ from steptime.ranks.moves import attribute_waits
 from steptime.ranks.stragglers import verdicts
 from steptime.taxonomy import LEAVES
 from tests.ranks.summaries import rows_of
+from tests.real_run.launch import one_was_late
 from tests.real_run.layouts import Layout, LayoutTruth, run_layout, trace_paths
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -103,7 +104,12 @@ def test_others_wait_for_it_as_long_as_was_injected(slowed: Run) -> None:
 
 
 def test_clean_run_names_nobody(tmp_path: Path) -> None:
-    run = _run(tmp_path, Layout(batch=384))
+    for attempt in range(TRIES):
+        run = _run(tmp_path / str(attempt), Layout(batch=384))
+        if not one_was_late(list(run.truth["arrival_ns"].values()), run.truth["recorded_steps"]):
+            break
+    else:
+        pytest.skip(f"the machine is too busy: in {TRIES} jobs one rank had less of it than the others")
     assert run.alignment.refused == 0
     assert run.alignment.collectives.matches.unmatched == 0
     assert [one for one in verdicts(run.rows, run.alignment) if one.kind == "straggler"] == []

@@ -72,7 +72,7 @@ def exposed_ns(step: StepTime) -> int:
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RealRun:
     for _ in range(TRIES):
         out: Path = tmp_path_factory.mktemp("job")
-        truth = run_job(out, Settings(slow_rank=SLOW, checkpointing=request.param))
+        truth = run_job(out, Settings(slow_rank=SLOW, checkpointing=request.param, sleep_ms=60.0))
         if sleep_decided_who_waits(truth):
             paths = [out / f"rank{rank}.pt.trace.json.gz" for rank in (WAITING, SLOW)]
             return RealRun(truth, steptime.analyze(paths))
