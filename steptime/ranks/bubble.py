@@ -51,6 +51,7 @@ class Staged(msgspec.Struct, frozen=True):
     stages: Stages
     flow: Flow | None
     order: Order | None
+    usual: Usual | None
     why: str | None
     numbers: list[tuple[int, int]]
     between: Mask
@@ -81,12 +82,14 @@ def find_pipeline(rows: Sequence[Row], alignment: Alignment, messages: Messages,
     known = order if isinstance(order, Order) else None
     budget, slow = np.zeros((*shape, 3), np.int64), np.full(shape, NOBODY, np.int64)
     delay = np.zeros(shape, np.int64)
-    if known is not None and flow is not None:
-        _budget(flow, known, budget, (slow, delay))
+    usual = Usual.of(flow, known) if known is not None and flow is not None else None
+    if known is not None and flow is not None and usual is not None:
+        _budget(flow, known, usual, budget, (slow, delay))
     return Staged(
         stages=stages,
         flow=flow,
         order=known,
+        usual=usual,
         why=None if known is not None else str(order),
         numbers=numbers,
         between=_between(alignment, stages, waits),
@@ -123,7 +126,7 @@ def _between(alignment: Alignment, stages: Stages, waits: Waits) -> Mask:
 
 
 def _bounds(flow: Flow | None, stages: Stages, shape: tuple[int, int]) -> dict[str, I64]:
-    """On the common clock, int64 [r, s]: start and end of the phase, and of each row's own passes; 0 if unknown."""
+    """On the common clock, int64 [r, s]: start and end of the phase, of each row's own passes; far apart if unknown."""
     far = np.iinfo(np.int64).max
     first, last = np.full(shape, far), np.full(shape, -far)
     if flow is not None:
@@ -181,10 +184,9 @@ class Usual(msgspec.Struct, frozen=True):
         return even
 
 
-def _budget(flow: Flow, order: Order, budget: I64, late: tuple[I64, I64]) -> None:
+def _budget(flow: Flow, order: Order, usual: Usual, budget: I64, late: tuple[I64, I64]) -> None:
     """Fill in how much of each row's waits each cause explains at most, and who is slow by how much."""
     slow, delay = late
-    usual = Usual.of(flow, order)
     key = usual.key
     staged = usual.stage_ns[key]
     even = usual.even_ns(order)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from steptime import model
-from steptime.ranks.bubble import Staged, Usual
+from steptime.ranks.bubble import Staged
 from steptime.ranks.counted import Row
 from steptime.ranks.flow import Flow
-from steptime.ranks.replay import BACKWARD, FORWARD, Order, closed_form_share, idle_ns
+from steptime.ranks.replay import BACKWARD, FORWARD, Order, closed_form_share, idle_ns, phase_ns
 from steptime.ranks.waits import Waits
 from steptime.taxonomy import LEAF_CODE
 
@@ -38,15 +38,14 @@ def why_unknown(rows: Sequence[Row], staged: Staged | None, undecided: bool | No
 
 def pipeline_report(rows: Sequence[Row], staged: Staged, waits: Waits) -> model.Pipeline:
     """The pipeline in the report's words."""
-    stages, order, flow = staged.stages, staged.order, staged.flow
+    stages, order, flow, usual = staged.stages, staged.order, staged.flow, staged.usual
     ranks = [
         sorted({rows[at].rank for at in np.flatnonzero(stages.stage == one).tolist()}) for one in range(stages.count)
     ]
-    if order is None or flow is None:
+    if order is None or flow is None or usual is None:
         return model.Pipeline(
             stages=ranks, schedule=None, chunks=0, micro_batches=0, forward_ns=[], backward_ns=[], why=staged.why
         )
-    usual = Usual.of(flow, order)
     length = usual.stage_ns[usual.key]
     forward, backward = (
         [int(length[(order.stage == stage) & mine].sum()) // order.micro_batches for stage in range(stages.count)]
@@ -54,8 +53,7 @@ def pipeline_report(rows: Sequence[Row], staged: Staged, waits: Waits) -> model.
     )
     waited, phase = _measured(rows, staged, waits)
     even = usual.even_ns(order)
-    idle = idle_ns(order, even[None, :])[0]
-    whole = idle + np.array([even[order.stage == stage].sum() for stage in range(stages.count)])
+    idle, whole = idle_ns(order, even[None, :])[0], phase_ns(order, even[None, :])[0]
     return model.Pipeline(
         stages=ranks,
         schedule=order.schedule,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.intervals import Pieces, Spans, holds, intersect, subtract, union
-from steptime.timeline.links import Threads
+from steptime.timeline.links import Threads, autograd_nodes
 from steptime.timeline.nesting import Nest
 from steptime.trace.events import I32, I64, Category, EventTable
 from steptime.trace.host_calls import host_cause
@@ -89,9 +89,7 @@ class HostState:
     def _training_tracks(self, mark_track: int, launchers: list[int]) -> list[int]:
         """The thread of the step marks (or the busiest launcher), then those that run autograd nodes or launch."""
         table = self.table
-        nodes = np.array([name.startswith("autograd::engine::evaluate_function") for name in table.names], np.bool_)
-        ops = table.ops.row
-        backward = np.unique(table.track[ops[nodes[table.name[ops]]]]).tolist() if len(ops) else []
+        backward = np.unique(table.track[autograd_nodes(table)]).tolist()
         return list(dict.fromkeys([track for track in [mark_track, *backward, *launchers] if track >= 0]))
 
     def tiles(self, track: int) -> Tiles:

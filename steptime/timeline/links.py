@@ -134,6 +134,14 @@ class Activities(msgspec.Struct, frozen=True):
         return self.launch >= 0
 
 
+def autograd_nodes(table: EventTable) -> I64:
+    """Rows of the nodes of backward passes, int64."""
+    evaluates = np.array([name.startswith("autograd::engine::evaluate_function") for name in table.names], np.bool_)
+    rows = table.ops.row
+    result: I64 = rows[evaluates[table.name[rows]]]
+    return result
+
+
 NEVER = np.iinfo(np.int64).min
 #: A copy call shorter than this is an ordinary launch.
 BLOCKING_NS = 20_000

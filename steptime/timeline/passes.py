@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.taxonomy import LEAF_CODE
-from steptime.timeline.links import Activities, Threads
+from steptime.timeline.links import Activities, Threads, autograd_nodes
 from steptime.timeline.work import COMMUNICATION, COMPUTE, Work
 from steptime.trace.events import I32, I64, EventTable
 
 Mask = NDArray[np.bool_]
 
 _OPTIMIZER = LEAF_CODE["kernels/optimizer"]
-_EVALUATE = "autograd::engine::evaluate_function"
 
 
 class Passes(msgspec.Struct, frozen=True):
@@ -96,9 +95,7 @@ class HostOps(msgspec.Struct, frozen=True):
 
     def backward(self, track: I32, time_ns: I64) -> Mask:
         """Whether each instant on its track lies inside a node of the backward pass, bool."""
-        table = self.table
-        nodes = np.array([name.startswith(_EVALUATE) for name in table.names], np.bool_)
-        return self.threads.inside(table.ops.row[nodes[table.name[table.ops.row]]], track, time_ns)
+        return self.threads.inside(autograd_nodes(self.table), track, time_ns)
 
 
 def cut_passes(compute: Compute, messages: Messages) -> Passes:

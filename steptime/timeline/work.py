@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.labels import Labels
-from steptime.timeline.links import Activities, Threads
+from steptime.timeline.links import Activities, Threads, autograd_nodes
 from steptime.trace.collectives import collective_leaf
 from steptime.trace.events import I32, I64, Category, EventTable
 from steptime.trace.kernels import CONTEXT, FAMILIES, FAMILY_CODE, FAMILY_TABLE, classify, classify_ops
@@ -26,7 +26,6 @@ _IS_COMM = np.array([family.leaf == "comm" for family in FAMILIES])
 _WRAPPERS = ("_FromTorchTensor", "_ToTorchTensor", "Redistribute")
 _RECOMPUTE = LEAF_CODE["recompute/recompute"]
 _MEMORY_BOUND = LEAF_CODE["kernels/memory_bound"]
-_EVALUATE = "autograd::engine::evaluate_function"
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -165,13 +164,12 @@ def recomputed_ops(table: EventTable, threads: Threads) -> I64:
     ops carry sequence numbers too. DTensor wraps tensors by autograd functions in either direction.
     """
     ops = table.ops
-    evaluates = np.array([name.startswith(_EVALUATE) for name in table.names], np.bool_)
-    nodes = ops.row[evaluates[table.name[ops.row]]]
+    nodes = autograd_nodes(table)
     if not len(nodes):
         return np.empty(0, np.int64)
     candidate = np.flatnonzero((ops.sequence >= 0) & (ops.forward_thread == 0))
-    left_out = evaluates | np.array([name in _WRAPPERS for name in table.names], np.bool_)
-    candidate = candidate[~left_out[table.name[ops.row[candidate]]]]
+    wraps = np.array([name in _WRAPPERS for name in table.names], np.bool_)
+    candidate = candidate[~wraps[table.name[ops.row[candidate]]] & ~np.isin(ops.row[candidate], nodes)]
     rows = ops.row[candidate]
     nested = threads.inside(nodes, table.track[rows], table.start_ns[rows])
     kind = table.name[rows].astype(np.int64) * (len(table.texts) + 1) + ops.shapes[candidate]
