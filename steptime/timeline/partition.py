@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 from steptime.model import StepTime
 from steptime.taxonomy import LEAF_CODE, LEAVES
 from steptime.timeline.contention import contention_ns
+from steptime.timeline.dependencies import Dependencies, Parts
 from steptime.timeline.facts import Facts, facts
 from steptime.timeline.host import HostState
+from steptime.timeline.host_points import host_points
 from steptime.timeline.idle import Idle, attribute, credit_syncs
 from steptime.timeline.instances import Instances, device_instances
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
@@ -23,6 +25,7 @@ from steptime.timeline.places import Places
 from steptime.timeline.pricing import Calls
 from steptime.timeline.segments import Segments
 from steptime.timeline.steps import Marks, host_windows, shifted, windows
+from steptime.timeline.stream_waits import stream_waits
 from steptime.timeline.work import COMMUNICATION, COMPUTE, COPY, Work
 from steptime.trace.events import I32, I64, Category, EventTable
 
@@ -44,6 +47,7 @@ class DeviceSplit(msgspec.Struct, frozen=True):
     facts: Facts = msgspec.field(default_factory=dict)
     instances: Instances | None = None
     passes: Passes | None = None
+    dependencies: Dependencies | None = None
 
 
 class FileContext(msgspec.Struct, frozen=True):
@@ -57,6 +61,7 @@ class FileContext(msgspec.Struct, frozen=True):
     labels: Labels
     lost: I64
     shift_ns: int
+    replayed: bool = False
 
 
 class _Device(msgspec.Struct, frozen=True):
@@ -93,7 +98,43 @@ def split_device(context: FileContext, work: Activities, labels: Work, calls: Ca
     ledger = device.writer.ledger(context.labels.texts)
     instances = device_instances(context.table, work, labels, parts, step, bounds)
     passes = device_passes(HostOps(context.table, context.threads), work, labels, instances.messages, marks)
-    return DeviceSplit(bounds, ledger, kernels, unmeasurable, segments, groups, numbers, instances, passes)
+    split = DeviceSplit(bounds, ledger, kernels, unmeasurable, segments, groups, numbers, instances, passes)
+    if not context.replayed:
+        return split
+    return msgspec.structs.replace(split, dependencies=_dependencies(device, launched_in, on_main, charge))
+
+
+def _dependencies(device: _Device, launched_in: I64, on_main: NDArray[np.bool_], charge: I64) -> Dependencies:
+    """What the device's activities waited for; `launched_in` and `charge` by activity."""
+    context, work, labels = device.context, device.work, device.labels
+    count = len(device.bounds) - 1
+    step = np.where(launched_in < count, launched_in, -1).astype(np.int32)
+    host, launch = host_points(context.table, work, context.state, host_windows(context.marks) - context.shift_ns)
+    main = int(work.stream[on_main][0]) if on_main.any() else -1
+    before, after = stream_waits(context.table, work, labels.leaf, main, step)
+    length = work.end_ns - work.start_ns
+    slowed = np.minimum(charge, length)
+    useful, precision = _useful(device.calls, np.arange(len(length)), length - slowed)
+    # Steps without own work on the main stream end with their last work anywhere.
+    has_main = np.bincount(step[on_main & (step >= 0)], minlength=count) > 0
+    communicates = labels.klass == COMMUNICATION
+    return Dependencies(
+        start_ns=work.start_ns,
+        end_ns=work.end_ns,
+        stream=work.stream,
+        leaf=labels.leaf,
+        step=step,
+        boundary=(step >= 0) & (on_main | ~has_main[step]),
+        launch=launch,
+        call_ns=np.where(work.launched, work.return_ns - work.launch_ns, 0),
+        instance=np.where(communicates, np.cumsum(communicates) - 1, -1),
+        before=before,
+        after=after,
+        parts=Parts(useful, precision, slowed),
+        host=host,
+        bounds=np.empty(0, np.int64),
+        begin_ns=device.bounds,
+    )
 
 
 def _segments(parts: Pieces, labels: Work, idle: Idle, what: I32) -> Segments:

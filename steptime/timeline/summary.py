@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from steptime.model import Quality, StepTime, StepTimeline
 from steptime.taxonomy import LEAVES
 from steptime.timeline.cpu_rank import split_host
+from steptime.timeline.dependencies import Dependencies
 from steptime.timeline.facts import Facts
 from steptime.timeline.host import HostState
 from steptime.timeline.instances import Instances
@@ -39,6 +40,7 @@ class Request(msgspec.Struct, frozen=True):
     unprofiled_step_ns: int | None = None
     pricing: Pricing | None = None
     every_picture: bool = False
+    replayed: bool = False
 
 
 class DeviceTimeline(msgspec.Struct, frozen=True):
@@ -59,6 +61,7 @@ class DeviceTimeline(msgspec.Struct, frozen=True):
     passes: Passes | None = None
     pictures: list[StepTimeline] = msgspec.field(default_factory=list)
     host_ns: I64 | None = None
+    dependencies: Dependencies | None = None
 
     def with_ledger(self, ledger: Ledger, productive_ns: I64) -> DeviceTimeline:
         """The same steps with the leaves of another ledger, and useful work beside them.
@@ -113,7 +116,8 @@ def summarize(table: EventTable, request: Request) -> FileSummary:
     blocking = blocking_copies(table, launches, shift_ns)
     state = HostState(table, threads, marks.track, launches, blocking)
     lost = _lost_calls(table, launches)
-    context = FileContext(table, threads, marks, state, Places(table, threads, labels), labels, lost, shift_ns)
+    places = Places(table, threads, labels)
+    context = FileContext(table, threads, marks, state, places, labels, lost, shift_ns, request.replayed)
     ops = Ops(table, threads)
     devices = []
     unmeasurable = 0
@@ -178,6 +182,7 @@ def _timeline(
         instances=split.instances,
         passes=split.passes,
         host_ns=context.state.spent(context.marks.track, host_edges) if device is not None else None,
+        dependencies=split.dependencies,
     )
 
 
