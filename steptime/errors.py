@@ -9,6 +9,7 @@ The tree::
     │   └── UnsupportedDevice  a trace of a device that steptime does not analyse yet
     ├── RankError            ranks are doubled, contradictory or unknowable
     ├── ReportError          a report file can't be read
+    ├── GraphError           the job's graph can't be replayed: a defect in steptime, never the user's
     └── AccountingError      leaves do not add up to the step: a defect in steptime, never the user's
 
 To catch everything steptime raises on purpose: ``except StepTimeError``.
@@ -49,6 +50,10 @@ class RankError(StepTimeError):
 
 class ReportError(StepTimeError):
     """A saved report can't be read."""
+
+
+class GraphError(StepTimeError):
+    """The graph of a job can't be replayed, or its instants are not those of a replay."""
 
 
 class AccountingError(StepTimeError):

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from steptime.trace.events import I64
 
-#: Lag of an edge that does not bind: no instant is so early. Sums of a few of them stay inside int64.
+#: Lag that does not bind, or origin of a chain whose first node waits for edges only: no instant is so early. Sums of a
+#: few of them stay inside int64.
 NEVER = -(1 << 60)
 
 
@@ -25,6 +26,7 @@ class Graph(msgspec.Struct, frozen=True):
     each chain's first node before its work. lag_ns, work_ns int64 [n]; the lag of a chain's first node is not used.
     source, target, edge_lag_ns int64 [e]. follows bool [e]: launches, of which every chain has them in the order of one
     source chain; a target with a later source never comes before one with an earlier source. All other edges are joins.
+    Nothing is wrong if launches are not in that order, but the replay then takes more levels.
     """
 
     first: I64
