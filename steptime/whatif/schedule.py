@@ -19,7 +19,8 @@ from steptime.errors import GraphError
 from steptime.trace.events import I64
 from steptime.whatif.graph import Graph
 
-#: A segment has at most so many nodes, a block less than twice as many: what one block needs stays in the cache.
+#: A segment has at most so many nodes, a block less than twice as many, which bounds the memory that solving one takes
+#: and the sums in it (`steptime.whatif.replay.APART`). Between 2**12 and 2**16 the time is the same.
 BLOCK = 1 << 14
 #: Chains that launch into chains that launch: so deep, segments are kept whole; deeper, launches are taken as joins.
 _LAUNCH_DEPTH = 8

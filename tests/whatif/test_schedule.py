@@ -10,7 +10,7 @@ from steptime.errors import GraphError
 from steptime.whatif.graph import Graph
 from steptime.whatif.replay import baseline, replay
 from steptime.whatif.schedule import BLOCK, schedule
-from tests.whatif.graphs import graph_of, graphs, one_by_one
+from tests.whatif.graphs import graph_of, graphs
 
 
 def host_and_stream(launches: int, waits: int) -> Graph:
@@ -64,13 +64,35 @@ def test_launches_from_two_threads_into_one_stream() -> None:
 
 
 def test_launches_that_launch_further_than_usual() -> None:
-    # Each chain launches the next one, twenty deep: node k of chain d ends at d + k + 1.
+    # Each chain launches the next one, twenty deep: node 0 of chain d ends at d + 1. A node of 50 more waits for the
+    # last of these, and the first chain's node 1 for it: node 1 of chain d ends at 20 + 50 + d + 1. That the first
+    # chain is cut there cuts the next one, and so on to the last, which would wait for itself if it were one segment.
     deep = 20
     edges = [(2 * chain + k, 2 * chain + 2 + k, 0, True) for chain in range(deep - 1) for k in range(2)]
-    graph = graph_of([[(0, 1), (0, 1)]] * deep, edges)
+    edges += [(2 * deep - 2, 2 * deep, 0, False), (2 * deep, 1, 0, False)]
+    graph = graph_of([[(0, 1), (0, 1)]] * deep + [[(0, 50)]], edges)
     times = replay(graph, schedule(graph), baseline(graph))[:, 0]
-    assert times.tolist() == [chain + k + 1 for chain in range(deep) for k in range(2)]
-    assert times.tolist() == one_by_one(graph, baseline(graph), 0)
+    assert times.tolist() == [70 * k + chain + 1 for chain in range(deep) for k in range(2)] + [70]
+
+
+def test_a_level_of_many_nodes_is_solved_in_parts() -> None:
+    chains, length = 40, BLOCK // 8
+    count = chains * length
+    graph = Graph(
+        first=np.arange(0, count + 1, length),
+        origin_ns=np.zeros(chains, np.int64),
+        lag_ns=np.zeros(count, np.int64),
+        work_ns=np.ones(count, np.int64),
+        source=np.zeros(0, np.int64),
+        target=np.zeros(0, np.int64),
+        edge_lag_ns=np.zeros(0, np.int64),
+        follows=np.zeros(0, np.bool_),
+    )
+    plan = schedule(graph)
+    assert plan.levels == 1
+    assert np.diff(plan.bounds[:, 0]).tolist() == [BLOCK] * 5
+    times = replay(graph, plan, baseline(graph))[:, 0]
+    assert (times.reshape(chains, length) == np.arange(1, length + 1)).all()
 
 
 def test_a_circle_is_an_error_that_names_its_nodes() -> None:
