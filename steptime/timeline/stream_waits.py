@@ -22,6 +22,8 @@ NEAR_NS = 8_000
 CONTRADICTED = 0.1
 #: So many equal waits make a rule.
 LEAST_WAITS = 2
+#: What is sent ahead is so many of its kind ahead at most.
+MOST_AHEAD = 3
 
 _NONE = np.empty(0, np.int64)
 
@@ -57,7 +59,7 @@ def stream_waits(table: EventTable, work: Activities, leaf: NDArray[np.int16], m
     device = _Device(work, main_stream, step)
     found = [recorded_waits(table, work)]
     if len(device.main):
-        found += [_for_main(device, stream) for stream in device.others]
+        found += [_for_main(device, leaf, stream) for stream in device.others]
         found += [_main_for(device, leaf, stream) for stream in device.others]
     before, after = (np.concatenate(column) for column in zip(*found, strict=True))
     allowed = (work.end_ns[before] <= work.start_ns[after] + CLOCK_NOISE_NS) & (before != after)
@@ -94,19 +96,38 @@ def _shift_ns(table: EventTable, work: Activities) -> int:
     return int((table.start_ns[work.launch[linked]] - work.launch_ns[linked]).sum())
 
 
-def _for_main(device: _Device, stream: int) -> Pairs:
-    """What a stream's activities waited for on the main stream."""
-    work = device.work
+def _for_main(device: _Device, leaf: NDArray[np.int16], stream: int) -> Pairs:
+    """What a stream's activities waited for on the main stream.
+
+    NCCL's stream waits for what was launched before. What is sent ahead (a gather for the next layer) waits for what
+    had been launched before an earlier one of its kind: how many earlier is told by waits that were seen.
+    """
     own = device.on(stream)
-    given = device.rank[own] > 0
-    own = own[given]
-    last = device.main[device.rank[own] - 1]
-    ended = work.end_ns[last] <= work.start_ns[own] + CLOCK_NOISE_NS
-    if len(own) and np.count_nonzero(~ended) <= CONTRADICTED * len(own):
-        # The stream's own order has the rest: only the first of those that wait for the same is told.
-        fresh = np.append(True, last[1:] != last[:-1])
-        return last[ended & fresh], own[ended & fresh]
-    return _seen(device, own, device.on_main)
+    before, after = _seen(device, own, device.on_main)
+    pairs = []
+    for kind in np.unique(leaf[own]).tolist():
+        alike = own[leaf[own] == kind]
+        alike = alike[np.argsort(device.work.launch_ns[alike], kind="stable")]
+        mine = leaf[after] == kind
+        pairs.append(_given_before(device, alike, before[mine], after[mine]))
+    return tuple(np.concatenate(column) for column in zip(*pairs, strict=True)) if pairs else (_NONE, _NONE)  # type: ignore[return-value]
+
+
+def _given_before(device: _Device, alike: I64, before: I64, after: I64) -> Pairs:
+    """What was seen, and the rule with the least number of earlier ones of its kind with which it holds."""
+    work = device.work
+    seen = set(zip(before.tolist(), after.tolist(), strict=True)) if len(before) else set()
+    for ahead in range(min(MOST_AHEAD + 1, len(alike))):
+        waiting, rank = alike[ahead:], device.rank[alike[: len(alike) - ahead]]
+        waiting, rank = waiting[rank > 0], rank[rank > 0]
+        last = device.main[rank - 1]
+        ended = work.end_ns[last] <= work.start_ns[waiting] + CLOCK_NOISE_NS
+        holds = len(waiting) and np.count_nonzero(~ended) <= CONTRADICTED * len(waiting)
+        if holds and (not ahead or seen & set(zip(last.tolist(), waiting.tolist(), strict=True))):
+            # The stream's own order has the rest: only the first of those that wait for the same is told.
+            told = ended & np.append(True, last[1:] != last[:-1])
+            return np.concatenate([before, last[told]]), np.concatenate([after, waiting[told]])
+    return before, after
 
 
 def _seen(device: _Device, waiting: I64, awaited: I64) -> Pairs:
