@@ -18,7 +18,7 @@ from steptime.ranks.counted import Row
 from steptime.timeline.dependencies import Dependencies
 from steptime.trace.events import I64
 from steptime.whatif.graph import NEVER, Graph
-from steptime.whatif.rank_nodes import EDGE, LAG, Parts, RankNodes, rank_nodes
+from steptime.whatif.rank_nodes import ARRIVAL, EDGE, LAG, TRANSFER, Parts, RankNodes, rank_nodes
 
 Mask = NDArray[np.bool_]
 
@@ -71,9 +71,15 @@ class Meetings(msgspec.Struct, frozen=True):
 
 
 class JobGraph(msgspec.Struct, frozen=True):
-    """The graph of a job, what its times consist of, and what its nodes are. zero_ns: its zero on the common clock."""
+    """The graph of a job, what its times consist of, and what its nodes are.
+
+    edge_kind int8 [e], edge_leaf int16 [e]: as in `RankNodes`, with `ARRIVAL` and `TRANSFER` of the meetings' leaves.
+    zero_ns: the graph's zero on the common clock.
+    """
 
     graph: Graph
+    edge_kind: NDArray[np.int8]
+    edge_leaf: NDArray[np.int16]
     parts: Parts
     ends: Boundaries
     nodes: Nodes
@@ -219,6 +225,10 @@ def _joined(
     sent = transfers(LAG, alone, end[alone], length[alone])
     return JobGraph(
         graph=graph,
+        edge_kind=np.concatenate(
+            [*(one.edge_kind for one in made), np.repeat(np.array([ARRIVAL, TRANSFER], np.int8), [members, len(held)])]
+        ),
+        edge_leaf=np.concatenate([*(one.edge_leaf for one in made), leaf, leaf[held]]),
         parts=Parts.joined([*own, moved, sent]),
         ends=_boundaries(known, times, made, node_of),
         nodes=_nodes(times, made, met),

@@ -24,6 +24,9 @@ Mask = NDArray[np.bool_]
 
 #: What a part of the time changes: the lag after the chain's previous node, the node's own work, or an edge's lag.
 LAG, WORK, EDGE = 0, 1, 2
+#: What an edge is: a launch, a wait for another stream, for the device in a call, of a meeting for a member's arrival,
+#: and of a member for the meeting.
+LAUNCH, STREAM, HELD, ARRIVAL, TRANSFER = range(5)
 #: Leaf of model FLOPs at the reference peak.
 PRODUCTIVE = -1
 #: A launch takes this long to get through where the recording has no launch into an empty queue.
@@ -63,6 +66,8 @@ class RankNodes(msgspec.Struct, frozen=True):
 
     first, origin_ns, lag_ns, work_ns, source, target, edge_lag_ns, follows: as in `Graph`. begin, end int64 [m]: node
     of each activity's start (its only node, if nobody meets it) and of its end; points int64 [h]: of each host point.
+    edge_kind int8 [e]: `LAUNCH`, `STREAM` or `HELD`; edge_leaf int16 [e]: of what is waited for, what a held call is
+    charged to, -1 for launches.
     chains: what each is, a host thread (from 0) or a stream. parts: see `Parts`.
     """
 
@@ -74,6 +79,8 @@ class RankNodes(msgspec.Struct, frozen=True):
     target: I64
     edge_lag_ns: I64
     follows: Mask
+    edge_kind: NDArray[np.int8]
+    edge_leaf: NDArray[np.int16]
     begin: I64
     end: I64
     points: I64
@@ -124,6 +131,8 @@ def rank_nodes(row: int, known: Dependencies, own_ns: tuple[I64, I64, I64], met:
         target=target,
         edge_lag_ns=edge_lag,
         follows=np.arange(len(source)) < len(launched),
+        edge_kind=np.repeat(np.array([LAUNCH, STREAM, HELD], np.int8), [len(edge[0]) for edge in edges]),
+        edge_leaf=np.concatenate([np.full(len(launched), -1, np.int16), known.leaf[known.before], host.held_leaf]),
         begin=begin,
         end=end,
         points=points,
