@@ -87,15 +87,16 @@ class Key(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """A job under 1F1B."""
+    """A job under 1F1B; with `eager`, each stage has so many more forwards ahead for each stage behind it."""
 
     dp_size: int
     pp_size: int
     micro_batches: int
+    eager: int = 0
 
     def order(self, stage: int) -> list[tuple[str, int]]:
         """The computes of a stage."""
-        ahead = min(self.pp_size - 1 - stage, self.micro_batches)
+        ahead = min((self.pp_size - 1 - stage) * (1 + self.eager), self.micro_batches)
         found = [("forward", seq) for seq in range(ahead)]
         for seq in range(self.micro_batches - ahead):
             found += [("forward", ahead + seq), ("backward", seq)]

@@ -101,7 +101,7 @@ def test_a_random_job_is_replayed_as_the_recursion_does(seed: int, tmp_path: Pat
     rng = np.random.default_rng(seed)
     shape = Shape(*(int(rng.integers(1, high)) for high in (5, 5, 6)))
     # Two dp ranks at least: with one, the job has no data parallelism.
-    shape = shape._replace(dp_size=shape.dp_size + 1)
+    shape = shape._replace(dp_size=shape.dp_size + 1, eager=seed % 3)
     taken = drawn(shape, 3, seed, 5e-3)
     delays = drawn(shape, 3, seed + 1000, 1e-3)
     report = analyze_oplevel(write(tmp_path, recorded(shape, taken, delays), shape[:2]))
