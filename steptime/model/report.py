@@ -8,6 +8,7 @@ from steptime.model.findings import ChecklistItem, Finding
 from steptime.model.inputs import Input, Tool
 from steptime.model.job import Cause, Collective, Job, Kernel, OpRoof
 from steptime.model.ranks import Alignment, Pipeline, Straggler
+from steptime.model.replay import Replay
 from steptime.model.steps import OtherStep, RankSteps, StepTimeline
 
 #: 1: first version (2026-11).
@@ -18,6 +19,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """All that one analysis found out. `alignment` is None for one rank: nobody to compare with.
     pipeline: None if there is none, or none that can be recognised.
 
+    replay: None if the job was not to be replayed.
     facts: documented numbers that rules rest on and no other part holds; None where the traces don't tell.
     not_evaluated: rules whose numbers are unknown, with the reason.
     """
@@ -38,6 +40,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     stragglers: list[Straggler] = []
     pipeline: Pipeline | None = None
     findings: list[Finding] = []
+    replay: Replay | None = None
     not_evaluated: dict[str, str] = {}
     checklist: list[ChecklistItem] = []
     warnings: list[str]
