@@ -13,6 +13,7 @@ from steptime.simulate import Scenario, simulate
 from steptime.simulate.truth import Truth
 from steptime.whatif.path_report import with_critical_path
 from tests.builders import ORIGIN_NS, TraceBuilder
+from tests.simulate.jobs import ns, read
 from tests.whatif.replayed import Replayed, replayed
 
 _SCENARIOS = Path(__file__).parents[2] / "traces" / "scenarios"
@@ -216,3 +217,29 @@ def test_no_counted_step_no_path(tmp_path: Path) -> None:
     job = replayed(two_ranks(tmp_path))
     none = msgspec.structs.replace(job.report, job=msgspec.structs.replace(job.report.job, steps=[]))
     assert with_critical_path(none, job.job, job.times, job.rows, job.alignment) is none
+
+
+def test_single_kernels_of_the_path_are_those_of_the_original_traces(tmp_path: Path) -> None:
+    job, _ = simulated("tp_dp_slow_gpu", tmp_path)
+    path = path_of(job)
+    kernels: dict[tuple[int, str, str], list[tuple[int, int]]] = defaultdict(list)
+    for file in tmp_path.glob("rank*.json*"):
+        trace = read(file)
+        base = int(trace.get("baseTimeNanoseconds", 0))
+        rank = trace["distributedInfo"]["rank"]
+        for event in trace["traceEvents"]:
+            if event.get("cat") == "kernel":
+                start = base + ns(event["ts"])
+                key = (rank, f"stream {event['args']['stream']}", event["name"])
+                kernels[key].append((start, start + ns(event["dur"])))
+    checked = 0
+    for at, place in enumerate(path.place):
+        of, leaf, name = path.places[place], path.leaves[path.leaf[at]], path.names[path.name[at]]
+        if path.nodes[at] == 1 and of.where.startswith("stream") and leaf.startswith(("kernels/", "productive")):
+            begin, end = path.own_ns[at], path.own_ns[at] + path.dur_ns[at]
+            # A step's boundary may cut it; the clocks of both hosts are fitted, and the replay is as good as its gaps.
+            assert any(
+                start - 5 * US <= begin and end <= stop + 5 * US for start, stop in kernels[of.rank, of.where, name]
+            ), (of, leaf, name, begin)
+            checked += 1
+    assert checked > 50
