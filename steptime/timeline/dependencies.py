@@ -31,7 +31,8 @@ class Dependencies(msgspec.Struct, frozen=True):
     start_ns, end_ns, stream int64 [m]; leaf int16 [m]; step int32 [m]: index of the step that launched it, -1 unknown;
     boundary bool [m]: whether its end may end its step (see `steps.windows`); launch int64 [m]: its host point, -1 if
     not recorded; call_ns int64 [m]: length of the launch call; instance int64 [m]: index into the row's `Instances`,
-    -1 for what is no communication.
+    -1 for what is no communication; also int16 [m]: the leaf without which it would not be (a collective of a forward
+    pass that runs again), -1.
 
     before, after int64 [w]: activity `after` starts once `before`, on another stream, has ended. parts: None without
     prices. bounds int64 [k+1]: host points at the boundaries of the steps of a rank without a device, else empty.
@@ -48,6 +49,7 @@ class Dependencies(msgspec.Struct, frozen=True):
     launch: I64
     call_ns: I64
     instance: I64
+    also: NDArray[np.int16]
     before: I64
     after: I64
     parts: Parts

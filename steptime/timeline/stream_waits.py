@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.links import CLOCK_NOISE_NS, Activities
 from steptime.trace.events import I32, I64, EventTable
 
@@ -26,6 +27,7 @@ LEAST_WAITS = 2
 MOST_AHEAD = 3
 
 _NONE = np.empty(0, np.int64)
+_GATHER = LEAF_CODE["exposed_comm/allgather"]
 
 
 class _Device:
@@ -109,11 +111,11 @@ def _for_main(device: _Device, leaf: NDArray[np.int16], stream: int) -> Pairs:
         alike = own[leaf[own] == kind]
         alike = alike[np.argsort(device.work.launch_ns[alike], kind="stable")]
         mine = leaf[after] == kind
-        pairs.append(_given_before(device, alike, before[mine], after[mine]))
+        pairs.append(_given_before(device, alike, before[mine], after[mine], kind == _GATHER))
     return tuple(np.concatenate(column) for column in zip(*pairs, strict=True)) if pairs else (_NONE, _NONE)  # type: ignore[return-value]
 
 
-def _given_before(device: _Device, alike: I64, before: I64, after: I64) -> Pairs:
+def _given_before(device: _Device, alike: I64, before: I64, after: I64, gathers: bool) -> Pairs:
     """What was seen, and the rule with the least number of earlier ones of its kind with which it holds."""
     work = device.work
     seen = set(zip(before.tolist(), after.tolist(), strict=True)) if len(before) else set()
@@ -123,7 +125,9 @@ def _given_before(device: _Device, alike: I64, before: I64, after: I64) -> Pairs
         last = device.main[rank - 1]
         ended = work.end_ns[last] <= work.start_ns[waiting] + CLOCK_NOISE_NS
         holds = len(waiting) and np.count_nonzero(~ended) <= CONTRADICTED * len(waiting)
-        if holds and (not ahead or seen & set(zip(last.tolist(), waiting.tolist(), strict=True))):
+        agree = len(seen & set(zip(last.tolist(), waiting.tolist(), strict=True)))
+        # A gather that nothing held may have been sent ahead as well as not: FSDP does so by default.
+        if holds and (agree >= LEAST_WAITS or ahead == (1 if gathers else 0)):
             # The stream's own order has the rest: only the first of those that wait for the same is told.
             told = ended & np.append(True, last[1:] != last[:-1])
             return np.concatenate([before, last[told]]), np.concatenate([after, waiting[told]])

@@ -19,6 +19,7 @@ from steptime.timeline.dependencies import Dependencies
 from steptime.trace.events import I64
 from steptime.whatif.graph import NEVER, Graph
 from steptime.whatif.rank_nodes import ARRIVAL, EDGE, LAG, TRANSFER, Parts, RankNodes, rank_nodes
+from steptime.whatif.schedule import chain_of
 
 Mask = NDArray[np.bool_]
 
@@ -85,6 +86,11 @@ class JobGraph(msgspec.Struct, frozen=True):
     nodes: Nodes
     meetings: Meetings
     zero_ns: int
+
+    def edge_row(self) -> I64:
+        """Row of what waits at the end of each edge, -1 for meetings, int64 [e]."""
+        result: I64 = self.nodes.row[chain_of(self.graph)[self.graph.target]]
+        return result
 
 
 class _Times(msgspec.Struct, frozen=True):
@@ -177,11 +183,13 @@ def _joined(
     edge_of = np.append(0, np.cumsum([len(one.source) for one in made]))
     count, met, members = int(node_of[-1]), len(meetings.leaf), len(meetings.row)
     begin, end, length, step = (np.empty(members, np.int64) for _ in range(4))
+    also = np.empty(members, np.int16)
     for at, (one, when) in enumerate(zip(made, times, strict=True)):
         mine = meetings.row == at
         activity = meetings.activity[mine]
         begin[mine], end[mine] = one.begin[activity] + node_of[at], one.end[activity] + node_of[at]
         length[mine], step[mine] = (when.end - when.start)[activity], known[at].step[activity]
+        also[mine] = known[at].also[activity]
     held = np.flatnonzero(meetings.held)
     # Who waits for nobody takes its own length; a kernel of several messages waits if one of them makes it.
     alone = np.flatnonzero(~meetings.held & ~np.isin(end, end[held]))
@@ -214,7 +222,7 @@ def _joined(
             ns,
             meetings.row[which].astype(np.int32),
             step[which].astype(np.int32),
-            np.zeros(len(which), np.bool_),
+            also[which],
         )
 
     own = [

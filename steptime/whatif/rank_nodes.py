@@ -44,7 +44,7 @@ class Parts(msgspec.Struct, frozen=True):
 
     kind int8 [p]: `LAG`, `WORK` or `EDGE`; index int64 [p]: of the node or edge; leaf int16 [p]: `PRODUCTIVE` or a
     leaf; ns int64 [p], may be negative on edges; row, step int32 [p]: whose, and in which of its steps (index, -1
-    outside); recompute bool [p]: host time that launches recomputation.
+    outside); also int16 [p]: the leaf with which it goes when that is removed altogether, -1.
     """
 
     kind: NDArray[np.int8]
@@ -53,7 +53,7 @@ class Parts(msgspec.Struct, frozen=True):
     ns: I64
     row: NDArray[np.int32]
     step: NDArray[np.int32]
-    recompute: Mask
+    also: NDArray[np.int16]
 
     @staticmethod
     def joined(several: list[Parts]) -> Parts:
@@ -215,17 +215,21 @@ def _parts(row: int, known: Dependencies, starts: _Starts, of: tuple[I64, I64, M
     begin, length, met = of
     host, parts = known.host, known.parts
     alone = np.flatnonzero(~met)
-    none, no = np.zeros(len(begin), np.int64), np.zeros(len(begin), np.bool_)
+    none, goes = np.zeros(len(begin), np.int64), known.also
     rest = length - parts.useful_ns - parts.precision_ns - parts.contention_ns
-    again = np.zeros(len(host.at_ns), np.bool_)
     launched = np.flatnonzero(known.launch >= 0)
-    again[known.launch[launched[known.leaf[launched] == RECOMPUTE]]] = True
+    again = launched[(known.leaf[launched] == RECOMPUTE) | (goes[launched] == RECOMPUTE)]
+    also = host.also.copy()
+    also[known.launch[again]] = RECOMPUTE
+    # A copy that is made for a value goes with the wait for it.
+    goes = goes.copy()
+    goes[launched] = np.where(host.also[known.launch[launched]] >= 0, host.also[known.launch[launched]], goes[launched])
     run = launched
-    columns: list[tuple[int, I64, NDArray[Any], I64, NDArray[Any], Mask]] = [
-        (LAG, host.part_of, host.part_leaf, host.part_ns, host.step[host.part_of], again[host.part_of]),
-        (LAG, begin, none + GAP, np.maximum(starts.gap_ns, 0), known.step, no),
-        (WORK, begin, none + STALL, starts.stall_ns, known.step, no),
-        (EDGE, np.arange(len(run)), none[run] + GAP, starts.latency_ns[run], known.step[run], no[run]),
+    columns: list[tuple[int, I64, NDArray[Any], I64, NDArray[Any], NDArray[Any]]] = [
+        (LAG, host.part_of, host.part_leaf, host.part_ns, host.step[host.part_of], also[host.part_of]),
+        (LAG, begin, none + GAP, np.maximum(starts.gap_ns, 0), known.step, goes),
+        (WORK, begin, none + STALL, starts.stall_ns, known.step, goes),
+        (EDGE, np.arange(len(run)), none[run] + GAP, starts.latency_ns[run], known.step[run], goes[run]),
     ]
     lengths = (
         (none + PRODUCTIVE, parts.useful_ns),
@@ -233,9 +237,9 @@ def _parts(row: int, known: Dependencies, starts: _Starts, of: tuple[I64, I64, M
         (none + CONTENTION, parts.contention_ns),
         (known.leaf, rest),
     )
-    columns += [(WORK, begin[alone], leaf[alone], ns[alone], known.step[alone], no[alone]) for leaf, ns in lengths]
+    columns += [(WORK, begin[alone], leaf[alone], ns[alone], known.step[alone], goes[alone]) for leaf, ns in lengths]
     made = []
-    for kind, index, leaf, ns, step, recomputes in columns:
+    for kind, index, leaf, ns, step, with_ in columns:
         keep = np.flatnonzero(ns)
         made.append(
             Parts(
@@ -245,7 +249,7 @@ def _parts(row: int, known: Dependencies, starts: _Starts, of: tuple[I64, I64, M
                 ns[keep],
                 np.full(len(keep), row, np.int32),
                 step[keep].astype(np.int32),
-                recomputes[keep],
+                with_[keep].astype(np.int16),
             )
         )
     return Parts.joined(made)
