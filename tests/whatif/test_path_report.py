@@ -9,9 +9,16 @@ import msgspec
 import pytest
 
 from steptime.model import CriticalPath
+from steptime.pipeline import analyze
+from steptime.ranks.counted import Row
 from steptime.simulate import Scenario, simulate
 from steptime.simulate.truth import Truth
+from steptime.timeline.summary import Request, summarize
+from steptime.trace.parse import parse
+from steptime.whatif.job_graph import job_graph
 from steptime.whatif.path_report import with_critical_path
+from steptime.whatif.replay import baseline, replay
+from steptime.whatif.schedule import schedule
 from tests.builders import ORIGIN_NS, TraceBuilder
 from tests.simulate.jobs import ns, read
 from tests.whatif.replayed import Replayed, replayed
@@ -129,6 +136,44 @@ def test_own_times_are_those_of_each_ranks_own_trace(tmp_path: Path) -> None:
         (1, "kernels/matmul", 2): pytest.approx(ORIGIN_NS + SHIFT_NS + 2020 * US, abs=2),
         (0, "kernels/optimizer", 2): pytest.approx(ORIGIN_NS + 2474 * US, abs=2),
     }
+
+
+def test_captures_follow_each_other(tmp_path: Path) -> None:
+    # One rank, recorded twice: kernels of 100 µs that its host launches at 10, and then waits for.
+    rows, paths = [], []
+    for capture, first in ((0, 0), (1, 50)):
+        trace = TraceBuilder(rank=0)
+        for number in range(first, first + 3):
+            at = 1000 * number
+            trace.step(number, at, 1000).kernel("gemm", at + 20, 100, launch_at=at + 10)
+            trace.runtime("cudaDeviceSynchronize", at + 20, 102)
+        paths.append(trace.write(tmp_path / f"{capture}.json"))
+        file = summarize(parse(str(paths[-1])), Request(replayed=True))
+        rows.append(Row(0, capture, file, file.devices[0]))
+    job = job_graph(rows, None)
+    times = replay(job.graph, schedule(job.graph), baseline(job.graph))[:, 0]
+    path = with_critical_path(analyze([str(one) for one in paths]), job, times, rows, None).critical_path
+    assert path is not None
+    check_sums(path)
+    # The first step of each capture is an edge.
+    assert [(one.step, one.start_ns) for one in path.steps] == [
+        (1, 0),
+        (2, 1000 * US),
+        (51, 2000 * US),
+        (52, 3000 * US),
+    ]
+    kernels = [
+        (at - ORIGIN_NS, start)
+        for row, at, start in zip(rows_of(path), path.own_ns, path.start_ns, strict=True)
+        if row[2] == "kernels/matmul"
+    ]
+    # Windows begin where the kernel of the step before ended, at 120.
+    assert kernels == [
+        (1020 * US, 900 * US),
+        (2020 * US, 1900 * US),
+        (51_020 * US, 2900 * US),
+        (52_020 * US, 3900 * US),
+    ]
 
 
 def check_sums(path: CriticalPath) -> None:
