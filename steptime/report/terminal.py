@@ -9,12 +9,12 @@ import io
 import shutil
 from collections.abc import Iterable
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
 from steptime.model import Report
-from steptime.report import advice, groups, pipeline_words, units, words
+from steptime.report import advice, groups, path_words, pipeline_words, units, words
 from steptime.report.ledger import PRODUCTIVE, WHOLE, Row, apportion, ledger
 from steptime.report.names import brief, middle, shorten_all
 
@@ -23,6 +23,7 @@ MIN_WIDTH = 72
 MAX_WIDTH = 140
 _CAUSES = 10
 _RANKS = 16
+_PATH_ROWS, _PATH_CELLS = 8, 18
 _STRIP_CELLS = 20
 _STYLES = {
     PRODUCTIVE: "bold green",
@@ -63,6 +64,7 @@ def render(report: Report, width: int | None = None, color: bool = False) -> str
     _causes(page, report)
     _list(page, "Pipeline", pipeline_words.pipeline(report))
     _stragglers(page, report)
+    _path(page, report)
     _ranks(page, report)
     _checklist(page, report)
     _list(page, "Other steps (not in the figures above)", groups.other_steps(report.other_steps))
@@ -226,6 +228,20 @@ def _causes(page: _Page, report: Report) -> None:
 
 def _stragglers(page: _Page, report: Report) -> None:
     _list(page, "Who held up the others", words.stragglers(report), "red" if report.stragglers else "")
+
+
+def _path(page: _Page, report: Report) -> None:
+    path = report.critical_path
+    if path is None or not path.totals:
+        return
+    page.heading("Critical path", f"  ({path_words.headline(path)}: shorter work elsewhere shortens no step)")
+    rows = path_words.rows(path, _PATH_ROWS)
+    page.fixed(f"points {path_words.scale(path).unit + '/step':>9}", style="dim")
+    columns = [row.who for row in rows], [row.where for row in rows]
+    who, where = (min(max(map(cell_len, column)), _PATH_CELLS) for column in columns)
+    for row in rows:
+        lead = f"{row.points:>6} {row.mean:>9}  {set_cell_size(row.who, who)}  {set_cell_size(row.where, where)}  "
+        page.line(Text(row.leaf, _STYLES.get(row.part, "")), lead)
 
 
 def _ranks(page: _Page, report: Report) -> None:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from steptime.timeline.host_points import HostPoints
 from steptime.trace.events import I32, I64
 
+_NONE = np.empty(0, np.int32)
+
 Mask = NDArray[np.bool_]
 
 
@@ -34,7 +36,8 @@ class Dependencies(msgspec.Struct, frozen=True):
 
     before, after int64 [w]: activity `after` starts once `before`, on another stream, has ended. parts: None without
     prices. bounds int64 [k+1]: host points at the boundaries of the steps of a rank without a device, else empty.
-    begin_ns int64 [k+1]: the boundaries as measured.
+    begin_ns int64 [k+1]: the boundaries as measured. what int32 [m]: name of each activity, an index into `texts`, -1
+    without one; empty where none was kept.
     """
 
     start_ns: I64
@@ -53,3 +56,5 @@ class Dependencies(msgspec.Struct, frozen=True):
     host: HostPoints
     bounds: I64
     begin_ns: I64
+    what: I32 = _NONE
+    texts: list[str] = []

@@ -118,6 +118,7 @@ def _dependencies(device: _Device, launched_in: I64, on_main: NDArray[np.bool_],
     # Steps without own work on the main stream end with their last work anywhere.
     has_main = np.bincount(step[on_main & (step >= 0)], minlength=count) > 0
     communicates = labels.klass == COMMUNICATION
+    what, texts = context.labels.used(labels.what)
     return Dependencies(
         start_ns=work.start_ns,
         end_ns=work.end_ns,
@@ -135,6 +136,8 @@ def _dependencies(device: _Device, launched_in: I64, on_main: NDArray[np.bool_],
         host=host,
         bounds=np.empty(0, np.int64),
         begin_ns=device.bounds,
+        what=what,
+        texts=texts,
     )
 
 
