@@ -25,7 +25,7 @@ from steptime.trace.discover import TraceFile, discover
 from steptime.trace.events import DeviceProperties
 from steptime.trace.parse import parse
 from steptime.trace.rank_order import RankAssignment, RankClaim, assign_ranks
-from steptime.whatif.gains import with_gains
+from steptime.whatif.gains import with_replay
 from steptime.whatif.job_replay import ready
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     report = diagnose(report, [Path(folder) for folder in options.rules])
     if not options.replay:
         return report
-    return with_gains(report, ready(counted, ranks.seen[0] if ranks.seen is not None else None, ranks.pipeline))
+    alignment = ranks.seen[0] if ranks.seen is not None else None
+    return with_replay(report, ready(counted, alignment, ranks.pipeline), counted.rows, alignment)
 
 
 def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileSummary], list[str]]:

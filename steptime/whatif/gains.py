@@ -7,30 +7,48 @@ from collections.abc import Sequence
 import msgspec
 
 from steptime.model import Finding, Replay, Report, Rung
+from steptime.ranks.alignment import Alignment
+from steptime.ranks.counted import Row
 from steptime.whatif.fixes import changes_for
 from steptime.whatif.job_replay import JobReplay
+from steptime.whatif.path_report import with_critical_path
 from steptime.whatif.scenario import Change
 
 REPLAYED = "replayed"
+_STALLED = "unexplained/queue_stalled"
 #: Above this error of the unchanged replay gains stay bounds (issue: 3 %).
 MOST_ERROR = 0.03
 #: So many findings are replayed, so many rungs climbed; a rung must take this share of the step.
 REPLAYED_FINDINGS, RUNGS, LEAST_RUNG = 12, 5, 0.005
 
 
-def with_gains(report: Report, job: JobReplay | str) -> Report:
-    """The report with replayed gains.
+def with_replay(report: Report, job: JobReplay | str, rows: Sequence[Row], alignment: Alignment | None) -> Report:
+    """The report with what a replay of the job tells: its critical path, and what fixing its findings would buy.
 
     Args:
         report: with its findings.
-        job: the job; or why it can't be replayed.
+        job: the job, ready to be replayed; or why it can't be.
+        rows, alignment: of which it was made.
     """
     if isinstance(job, str):
         return msgspec.structs.replace(report, replay=Replay(why=job))
-    replay = Replay(error_share=job.error_share, stalled_share=job.stalled_share)
+    replay = Replay(error_share=job.error_share)
     if job.error_share > MOST_ERROR:
         why = f"the replay of the unchanged job is {100 * job.error_share:.1f} % off: gains are upper bounds"
         return msgspec.structs.replace(report, replay=msgspec.structs.replace(replay, why=why))
+    report = with_critical_path(report, job.job, job.times, rows, alignment)
+    replay = msgspec.structs.replace(replay, stalled_share=_stalled_share(report))
+    return _with_gains(msgspec.structs.replace(report, replay=replay), replay, job)
+
+
+def _stalled_share(report: Report) -> float | None:
+    path = report.critical_path
+    if path is None or not path.length_ns:
+        return None
+    return sum(total.ns for total in path.totals if total.leaf == _STALLED) / path.length_ns
+
+
+def _with_gains(report: Report, replay: Replay, job: JobReplay) -> Report:
     fixes = {}
     for finding in report.findings[:REPLAYED_FINDINGS]:
         if changes := changes_for(finding, report):

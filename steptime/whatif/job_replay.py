@@ -41,7 +41,6 @@ class JobReplay:
         measured = np.array([step.dur_ns for row in counted.rows for step in row.timeline.steps], np.int64)
         self.step_ns = float(lengths[chosen].mean())
         self.measured_ns = float(measured[chosen].mean())
-        self.stalled_share: float | None = None
         self.error_share = float(np.abs(lengths - measured)[chosen].sum() / measured[chosen].sum())
 
     def weights(self, changes: Sequence[Change]) -> Weights:
