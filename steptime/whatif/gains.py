@@ -12,7 +12,7 @@ from steptime.ranks.counted import Row
 from steptime.whatif.fixes import changes_for
 from steptime.whatif.job_replay import JobReplay
 from steptime.whatif.path_report import with_critical_path
-from steptime.whatif.scenario import Change
+from steptime.whatif.scenario import Scenario, combined
 
 REPLAYED = "replayed"
 _STALLED = "unexplained/queue_stalled"
@@ -53,10 +53,11 @@ def _with_gains(report: Report, replay: Replay, job: JobReplay) -> Report:
     for finding in report.findings[:REPLAYED_FINDINGS]:
         if changes := changes_for(finding, report):
             fixes[finding.id] = changes
-    kept = dict(zip(fixes, job.steps_ns(list(fixes.values())), strict=True))
+    scenarios = {name: job.scenario(changes) for name, changes in fixes.items()}
+    kept = dict(zip(scenarios, job.lengths_ns(list(scenarios.values())), strict=True))
     findings = [_gained(report, one, kept[one.id] / job.step_ns) if one.id in kept else one for one in report.findings]
     report = msgspec.structs.replace(report, findings=findings)
-    ladder = _ladder(report, job, fixes, kept)
+    ladder = _ladder(report, job, scenarios, kept)
     return msgspec.structs.replace(report, replay=msgspec.structs.replace(replay, ladder=ladder))
 
 
@@ -78,9 +79,13 @@ def _mfu(report: Report, left: float) -> float | None:
     return min(report.job.mfu / left, 1.0) if report.job.mfu is not None and left > 0 else None
 
 
-def _ladder(report: Report, job: JobReplay, fixes: dict[str, list[Change]], alone: dict[str, float]) -> list[Rung]:
-    """The best fix, then with it the one that takes most off what is left, and so on."""
+def _ladder(report: Report, job: JobReplay, fixes: dict[str, Scenario], alone: dict[str, float]) -> list[Rung]:
+    """The best fix, then with it the one that takes most off what is left, and so on.
+
+    Only fixes that buy most alone are tried: a rung costs a replay of each.
+    """
     cost = {one.id: one.cost_ns for one in report.findings}
+    tried = sorted(alone, key=lambda one: alone[one])[: RUNGS + 1]
     done: list[str] = []
     rungs: list[Rung] = []
     step_ns, kept = job.step_ns, alone
@@ -91,9 +96,9 @@ def _ladder(report: Report, job: JobReplay, fixes: dict[str, list[Change]], alon
         done.append(best)
         step_ns = kept[best]
         rungs.append(_rung(report, done, step_ns / job.step_ns, [cost[one] for one in done]))
-        left = [one for one in fixes if one not in done]
-        together = [[change for one in (*done, other) for change in fixes[one]] for other in left]
-        kept = dict(zip(left, job.steps_ns(together), strict=True))
+        left = [one for one in tried if one not in done]
+        together = [combined([fixes[one] for one in (*done, other)]) for other in left]
+        kept = dict(zip(left, job.lengths_ns(together), strict=True))
     return rungs
 
 
