@@ -41,11 +41,15 @@ def dumps(report: Report) -> str:
 
     Characters that are no valid Unicode (from file names in another encoding) are written as ``\\udcXX`` text.
     """
+    return msgspec.json.format(compact(report), indent=2).decode("utf-8") + "\n"
+
+
+def compact(report: Report) -> str:
+    """As `dumps`, on one line: a third of the size, for a file that is kept under version control."""
     try:
-        compact = msgspec.json.encode(report)
+        return msgspec.json.encode(report).decode("utf-8") + "\n"
     except UnicodeEncodeError:
-        compact = msgspec.json.encode(_valid_text(msgspec.to_builtins(report)))
-    return msgspec.json.format(compact, indent=2).decode("utf-8") + "\n"
+        return msgspec.json.encode(_valid_text(msgspec.to_builtins(report))).decode("utf-8") + "\n"
 
 
 def save(report: Report, path: Path | str) -> None:
@@ -67,7 +71,15 @@ def load(path: Path | str) -> Report:
         ReportError: there is no such file, it is not a report (a trace is recognised), its schema version is not one
             that this version reads, or its parts do not add up.
     """
-    data = _read(path)
+    return loads(_read(path), path)
+
+
+def loads(data: bytes, path: Path | str) -> Report:
+    """As `load`, from the contents of a file; `path` is for messages.
+
+    Raises:
+        ReportError: as `load`, but for a file that can't be read.
+    """
     try:
         head = msgspec.json.decode(data, type=_Head)
     except msgspec.ValidationError as error:

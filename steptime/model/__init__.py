@@ -8,6 +8,7 @@ The JSON form is these structs, field for field (`store`).
 from __future__ import annotations
 
 from steptime.model.findings import ChecklistItem, Evidence, Finding
+from steptime.model.gate import GatedRun, Judged, Mismatch, Moved, RunSpread, Verdict
 from steptime.model.inputs import Input, Quality, Tool
 from steptime.model.job import Cause, Collective, Job, Kernel, LeafTotal, OpRoof, SliceTotal, SlowGroup, Spread
 from steptime.model.path import CriticalPath, PathPlace, PathStep, PathTotal
@@ -24,10 +25,14 @@ __all__ = [
     "CriticalPath",
     "Evidence",
     "Finding",
+    "GatedRun",
     "Input",
     "Job",
+    "Judged",
     "Kernel",
     "LeafTotal",
+    "Mismatch",
+    "Moved",
     "OpRoof",
     "OtherStep",
     "PathPlace",
@@ -39,6 +44,7 @@ __all__ = [
     "RankSteps",
     "Replay",
     "Report",
+    "RunSpread",
     "Rung",
     "SCHEMA_VERSION",
     "SliceTotal",
@@ -48,4 +54,5 @@ __all__ = [
     "StepTimeline",
     "Straggler",
     "Tool",
+    "Verdict",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from steptime.model.findings import ChecklistItem, Finding
+from steptime.model.gate import RunSpread
 from steptime.model.inputs import Input, Tool
 from steptime.model.job import Cause, Collective, Job, Kernel, OpRoof
 from steptime.model.path import CriticalPath
@@ -22,6 +23,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     replay: None if the job was not to be replayed.
     facts: documented numbers that rules rest on and no other part holds; None where the traces don't tell.
+    run_spread: how much runs of this job differ; only a baseline that a gate wrote has it.
     not_evaluated: rules whose numbers are unknown, with the reason.
     """
 
@@ -43,6 +45,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     critical_path: CriticalPath | None = None
     findings: list[Finding] = []
     replay: Replay | None = None
+    run_spread: RunSpread | None = None
     not_evaluated: dict[str, str] = {}
     checklist: list[ChecklistItem] = []
     warnings: list[str]
