@@ -41,7 +41,7 @@ def dumps(report: Report) -> str:
 
     Characters that are no valid Unicode (from file names in another encoding) are written as ``\\udcXX`` text.
     """
-    return msgspec.json.format(compact(report), indent=2).decode("utf-8") + "\n"
+    return msgspec.json.format(compact(report), indent=2) + "\n"
 
 
 def compact(report: Report) -> str:

@@ -130,7 +130,8 @@ def _step_time(gap: Difference, candidate: Sequence[Run], baseline: Sequence[Run
         status, why = CANNOT_TELL, f"{measured}, probably slower, but not for certain; only {_percent(size)} is certain"
     elif size > settings.detect and math.expm1(gap.high) > allowed:
         status = CANNOT_TELL
-        why = f"{measured}; only a regression of {_percent(size)} would have been caught, {_percent(settings.detect)} is asked"
+        asked = f"{_percent(settings.detect)} is asked"
+        why = f"{measured}; only a regression of {_percent(size)} would have been caught, {asked}"
     elif certain and growth > 0:
         why = f"{measured} is slower, and within the limit of {_percent(allowed)}; {caught}"
     return Judged(

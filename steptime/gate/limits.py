@@ -29,7 +29,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a budget may name: ``slice``, ``leaf`` or ``finding``; leaves: the keys of its leaves, none for a finding."""
+    """What a budget may name. kind: ``slice``, ``leaf`` or ``finding``; leaves: its leaves' keys, none of a finding."""
 
     kind: str
     id: str

@@ -11,7 +11,7 @@ _NORMAL_FROM = 2000
 
 
 def student_cdf(t: float, degrees: int) -> float:
-    """P(T <= t) with `degrees` (>= 1) degrees of freedom: the finite sums of Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    """P(T <= t) with `degrees` (>= 1) degrees of freedom, by the finite sums of Abramowitz and Stegun, 26.7.3 and 4."""
     theta = math.atan2(t, math.sqrt(degrees))
     cos2 = math.cos(theta) ** 2
     if degrees % 2:

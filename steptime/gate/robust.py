@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 F64 = NDArray[np.float64]
 _Statistic = Callable[[F64], F64]
 
-#: Share of the steps that is left out at each end, so that the mean of the middle 30 % is left. Where one step in ten is
-#: slow by chance, a recording of 20 steps has eight of them once in 2,400; the mean of the middle half would break at
-#: six, once in 90. It is nearly as robust as the median, and surer.
+#: Share of the steps that is left out at each end, so that the mean of the middle 30 % is left. Where one step in ten
+#: is slow by chance, a recording of 20 steps has eight of them once in 2,400; the mean of the middle half would break
+#: at six, once in 90. It is nearly as robust as the median, and surer.
 TRIMMED = 0.35
 #: Resamples; the error that their number adds to a standard error is 1 / sqrt(2 * 400), 3.5 % of it.
 RESAMPLES = 400
