@@ -29,7 +29,10 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """One trace file that was analysed. base_ns: what the file's own time stamps count from."""
+    """One trace file that was analysed. base_ns: what the file's own time stamps count from.
+
+    software: the versions that the file says, of ``driver``, ``cuda``, ``torch`` and ``nccl``.
+    """
 
     path: str
     rank: int | None
@@ -38,3 +41,4 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     base_ns: int | None = None
     quality: Quality | None = None
     warnings: list[str] = []
+    software: dict[str, str] = {}
