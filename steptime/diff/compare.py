@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from steptime.diff.config import config_changes
 from steptime.diff.items import Scale, items, listing
-from steptime.diff.ops import op_changes
+from steptime.diff.ops import op_changes, unlike
 from steptime.diff.ranks import by_rank, one_rank
 from steptime.diff.reasons import reasons, straggler_changes
 from steptime.errors import ReportError
@@ -148,11 +148,7 @@ def _notes(a: Report, b: Report, whole: Part) -> list[str]:
                 f"{part.key} can't be told in the report of {side} ({part.why}): its time stands in other parts there, "
                 "so that a change of it here is partly a change of name"
             )
-    for report, side in ((a, "before"), (b, "after")):
-        if not report.roofline and (a.roofline or b.roofline):
-            notes.append(
-                f"calls of ops can't be compared: the report of {side} knows none (no shapes, or all in CUDA graphs)"
-            )
+    notes += [why] if (why := unlike(a, b)) is not None else []
     if a.job.step_source != b.job.step_source:
         notes.append("steps are told in different ways, so that they may not begin and end at the same place")
     return notes

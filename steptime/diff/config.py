@@ -50,6 +50,13 @@ def _recorded(name: str) -> Callable[[Report], str | None]:
     return said
 
 
+def _graphs(report: Report) -> str | None:
+    """Whether CUDA graphs launch the work of the device."""
+    counts = [one.quality.graph_launched for one in report.inputs if one.quality is not None]
+    known = [count for count in counts if count is not None]
+    return None if not known else "used" if any(known) else "not used"
+
+
 def _dtypes(report: Report) -> str | None:
     return _joined(sorted({row.dtype for row in report.roofline if row.kind in _MATRIX and row.dtype is not None}))
 
@@ -90,6 +97,7 @@ NAMES: dict[str, Callable[[Report], str | None]] = {
     "gpu": lambda report: report.job.device,
     "driver": _software("driver"),
     "cuda": _software("cuda"),
+    "hip": _software("hip"),
     "torch": _software("torch"),
     "nccl": _software("nccl"),
     "world_size": lambda report: _text(report.job.world_size),
@@ -103,6 +111,7 @@ NAMES: dict[str, Callable[[Report], str | None]] = {
     "pipeline_chunks": _pipeline("chunks"),
     "micro_batches": _pipeline("micro_batches"),
     "groups": _groups,
+    "cuda_graphs": _graphs,
     "steps": lambda report: _text(len(report.job.steps)),
     "step_source": lambda report: report.job.step_source,
     "trace_dialect": lambda report: _joined(one.quality.dialect for one in report.inputs if one.quality is not None),

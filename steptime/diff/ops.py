@@ -11,15 +11,18 @@ from steptime.model.diff import APPEARED, BOTH, VANISHED, OpChange
 #: A roofline with as many rows may have been cut after its costliest, so that a cheap call is in neither list for sure.
 _MAY_BE_CUT = 100
 
+#: Two reports that know calls of so different shares of the time do not know the same calls.
+_ALIKE = 0.7
+
 _Call = tuple[str, str, str | None, str, bool]
 
 
 def op_changes(a: Report, b: Report, scale: Scale) -> list[OpChange]:
     """Equal calls of both reports, largest change first; what has not changed is left out.
 
-    Empty where one report knows none at all: without shapes, or inside a CUDA graph, they are not gone.
+    Empty where they are not comparable (`unlike`).
     """
-    if not a.roofline or not b.roofline:
+    if unlike(a, b) is not None:
         return []
     mine, theirs = _by_call(a), _by_call(b)
     lost = {key for key in mine.keys() - theirs.keys() if _told(mine[key], scale.a, b, scale.b)}
@@ -32,6 +35,24 @@ def op_changes(a: Report, b: Report, scale: Scale) -> list[OpChange]:
     ]
     kept = [one for one in found if one.change_units or one.changed or one.status != BOTH]
     return sorted(kept, key=lambda one: (-abs(one.change_units), one.op, one.shapes, one.dtype or "", one.direction))
+
+
+def unlike(a: Report, b: Report) -> str | None:
+    """Why calls can't be compared: without shapes, or inside a CUDA graph, they are not known, but not gone either."""
+    covered = [_covered(report) for report in (a, b)]
+    if min(covered) >= _ALIKE * max(covered):
+        return None
+    side = "before" if covered[0] < covered[1] else "after"
+    return (
+        f"calls of ops can't be compared: the report of {side} knows those of {100 * min(covered):.0f} % of its "
+        f"kernels' time only, the other of {100 * max(covered):.0f} % (no shapes recorded, or launched by CUDA graphs)"
+    )
+
+
+def _covered(report: Report) -> float:
+    """Share of the kernels' time that is calls on the roofline."""
+    whole = sum(kernel.dur_ns for kernel in report.kernels)
+    return min(sum(row.dur_ns for row in report.roofline) / whole, 1.0) if whole else 0.0
 
 
 def _kind(call: _Call) -> tuple[str, str]:
