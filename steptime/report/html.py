@@ -7,17 +7,13 @@ it stands in JSON in which no character can end the element around it. Equal rep
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 import altair as alt
-import jinja2
 import vl_convert
 from markupsafe import Markup
 
@@ -28,6 +24,7 @@ from steptime.report import (
     ladder,
     own_time,
     page_tables,
+    pages,
     path_chart,
     path_words,
     pipeline_chart,
@@ -43,7 +40,6 @@ from steptime.report.names import brief
 
 #: A page larger than this is written again with less in it.
 MAX_BYTES = 3_000_000
-_TEMPLATES = "templates"
 _CONTENTS = (
     ("number", "The number"),
     ("recompute", "Recompute"),
@@ -105,7 +101,7 @@ def _page(report: Report, limits: Limits) -> str:
     pipeline_specs, pipeline = _pipeline(report, limits)
     path_specs, path = _path(report, limits)
     specs |= rank_specs | pipeline_specs | path_specs
-    library, script = _library(), _asset("charts.js")
+    library, script = _library(), pages.asset("charts.js")
     context = {
         **_head(report),
         **_number(report),
@@ -119,23 +115,13 @@ def _page(report: Report, limits: Limits) -> str:
         "no_timelines": "This report holds no step in time order: no step of a train was recorded whole.",
         "specs": specs,
         "specs_json": Markup(_json(specs)),
-        "style": Markup(_asset("style.css")),
+        "style": Markup(pages.asset("style.css")),
         "library": Markup(library),
         "script": Markup(script),
-        "policy": _policy(library, script),
+        "policy": pages.policy(library, script),
     }
-    text = _environment().get_template("report.html.jinja").render(context)
+    text = pages.environment().get_template("report.html.jinja").render(context)
     return text if text.endswith("\n") else f"{text}\n"
-
-
-@lru_cache(maxsize=1)
-def _environment() -> jinja2.Environment:
-    loader = jinja2.FunctionLoader(_asset)
-    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-
-
-def _asset(name: str) -> str:
-    return (resources.files(__package__) / _TEMPLATES / name).read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=1)
@@ -159,14 +145,6 @@ def _json(specs: dict[str, charts.Spec]) -> str:
     """JSON that can stand in an HTML element: no character of it is markup, none is out of ASCII."""
     text = json.dumps(specs, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _policy(*scripts: str) -> str:
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
-    )
-    # Vega sets styles on what it draws.
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 def _head(report: Report) -> dict[str, Any]:

@@ -5,22 +5,17 @@ Everything from a trace is printed as plain text: markup and control characters 
 
 from __future__ import annotations
 
-import io
-import shutil
 from collections.abc import Iterable
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 from rich.text import Text
 
 from steptime.model import Report
 from steptime.report import advice, groups, ladder, path_words, pipeline_words, units, words
 from steptime.report.ledger import PRODUCTIVE, WHOLE, Row, apportion, ledger
 from steptime.report.names import brief, middle, shorten_all
+from steptime.report.text_page import Page
 
-MIN_WIDTH = 72
-#: Wider than this a line is harder to read, not easier.
-MAX_WIDTH = 140
 _CAUSES = 10
 _RANKS = 16
 _PATH_ROWS, _PATH_CELLS = 8, 18
@@ -56,8 +51,7 @@ def render(report: Report, width: int | None = None, color: bool = False) -> str
         width: columns; None takes the width of the terminal, 100 where there is none.
         color: emit ANSI colours; without them the text is plain.
     """
-    columns = shutil.get_terminal_size((100, 40)).columns if width is None else width
-    page = _Page(max(MIN_WIDTH, min(columns, MAX_WIDTH)), color)
+    page = Page(width, color)
     _headline(page, report)
     _waterfall(page, report)
     _findings(page, report)
@@ -73,50 +67,7 @@ def render(report: Report, width: int | None = None, color: bool = False) -> str
     return page.text()
 
 
-class _Page:
-    """Lines of styled text; long ones are wrapped under their own beginning."""
-
-    def __init__(self, width: int, color: bool) -> None:
-        self.width = width
-        self._console = Console(
-            file=io.StringIO(),
-            width=width,
-            force_terminal=color,
-            color_system="standard" if color else None,
-            legacy_windows=False,
-            markup=False,
-            highlight=False,
-            emoji=False,
-        )
-        self._plain = not color
-
-    def line(self, body: Text | str = "", lead: Text | str = "", style: str = "") -> None:
-        """Print `lead` and then `body`; what does not fit goes on below the start of `body`."""
-        lead = Text(lead) if isinstance(lead, str) else lead
-        body = Text(body, style=style) if isinstance(body, str) else body
-        indent = Text(" " * lead.cell_len)
-        for at, part in enumerate(body.wrap(self._console, self.width - lead.cell_len) or [Text()]):
-            part.rstrip()
-            self.fixed((indent if at else lead) + part)
-
-    def fixed(self, text: Text | str, style: str = "") -> None:
-        """Print one line exactly as it is: for what is laid out to fit."""
-        self._console.print(Text(text, style=style) if isinstance(text, str) else text, soft_wrap=True)
-
-    def heading(self, title: str, after: str = "") -> None:
-        """Print a blank line and a heading."""
-        self.line()
-        self.line(Text.assemble((title, "bold"), after))
-
-    def text(self) -> str:
-        """All that was printed."""
-        file = self._console.file
-        assert isinstance(file, io.StringIO)
-        printed = file.getvalue()
-        return "\n".join(line.rstrip() for line in printed.split("\n")) if self._plain else printed
-
-
-def _headline(page: _Page, report: Report) -> None:
+def _headline(page: Page, report: Report) -> None:
     page.line(words.verdict(report), style="bold")
     page.line()
     if report.job.rank_steps > 0:
@@ -126,7 +77,7 @@ def _headline(page: _Page, report: Report) -> None:
         page.line(brief(note, 300), "  ", style="dim")
 
 
-def _waterfall(page: _Page, report: Report) -> None:
+def _waterfall(page: Page, report: Report) -> None:
     job = report.job
     if job.rank_steps <= 0 or job.total_ns <= 0:
         return
@@ -155,7 +106,7 @@ def _mean(ns: int | None, report: Report, scale: units.Scale) -> str:
     return "?" if ns is None else units.scaled(words.per_step_ns(ns, report), scale)
 
 
-def _waterfall_row(page: _Page, row: Row, lead: str, cells: tuple[int, int]) -> None:
+def _waterfall_row(page: Page, row: Row, lead: str, cells: tuple[int, int]) -> None:
     part = row.key.partition("/")[0]
     if row.is_leaf:
         text = row.title if row.ns is not None else f"{row.title}: can't tell ({row.why})"
@@ -176,7 +127,7 @@ def _bar(row: Row, cells: int) -> str:
     return " " * first + "█" * (last - first)
 
 
-def _findings(page: _Page, report: Report) -> None:
+def _findings(page: Page, report: Report) -> None:
     found = advice.advice(report)
     if not found:
         return
@@ -192,7 +143,7 @@ def _findings(page: _Page, report: Report) -> None:
     _ladder(page, report)
 
 
-def _ladder(page: _Page, report: Report) -> None:
+def _ladder(page: Page, report: Report) -> None:
     steps = ladder.rungs(report)
     if steps:
         page.heading("Fixed one after the other", "  (step time, MFU; in brackets by subtraction)")
@@ -204,7 +155,7 @@ def _ladder(page: _Page, report: Report) -> None:
         page.line(trust, style="dim")
 
 
-def _checklist(page: _Page, report: Report) -> None:
+def _checklist(page: Page, report: Report) -> None:
     items = advice.checks(report)
     if not items:
         return
@@ -214,7 +165,7 @@ def _checklist(page: _Page, report: Report) -> None:
         page.line(f"{check.item}: {check.why}", Text(f"{check.mark:>4}  ", styles[check.mark]))
 
 
-def _causes(page: _Page, report: Report) -> None:
+def _causes(page: Page, report: Report) -> None:
     causes = sorted(report.causes, key=lambda cause: -cause.ns)[:_CAUSES]
     if not causes:
         return
@@ -239,11 +190,11 @@ def _causes(page: _Page, report: Report) -> None:
                 page.line(part, " " * 20, style="dim")
 
 
-def _stragglers(page: _Page, report: Report) -> None:
+def _stragglers(page: Page, report: Report) -> None:
     _list(page, "Who held up the others", words.stragglers(report), "red" if report.stragglers else "")
 
 
-def _path(page: _Page, report: Report) -> None:
+def _path(page: Page, report: Report) -> None:
     path = report.critical_path
     if path is None or not path.totals:
         return
@@ -257,7 +208,7 @@ def _path(page: _Page, report: Report) -> None:
         page.line(Text(row.leaf, _STYLES.get(row.part, "")), lead)
 
 
-def _ranks(page: _Page, report: Report) -> None:
+def _ranks(page: Page, report: Report) -> None:
     everyone = groups.rank_lines(report)
     if len(everyone) < 2:
         return
@@ -289,7 +240,7 @@ def _largest_leaves(line: groups.RankLine, width: int) -> str:
     return middle(", ".join(shown), width)
 
 
-def _list(page: _Page, title: str, lines: Iterable[str], style: str = "") -> None:
+def _list(page: Page, title: str, lines: Iterable[str], style: str = "") -> None:
     for at, text in enumerate(lines):
         if at == 0:
             page.heading(title)
