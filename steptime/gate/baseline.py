@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from steptime.gate.accepted import write_at_once
 from steptime.gate.runs import Run
-from steptime.gate.spread import Spread
+from steptime.gate.spread import Spread, spread_of
 from steptime.model import Report
 from steptime.model.gate import RunSpread
 from steptime.store import compact
 
 #: Degrees of freedom of a stored spread never count for more, so that old runs fade while new ones come.
 MOST_DEGREES = 30
-_LISTS = ("causes", "kernels", "collectives", "roofline", "other_steps", "not_evaluated")
-_LONGEST_TEXT = 300
 _FIRST_CAP, _LEAST_CAP = 400, 12
 
 
 def stored(runs: Sequence[Run], spread: Spread) -> Report:
     """The run in the middle of `runs` by step time, with the spread of all of them and of what came before."""
-    middle = sorted(runs, key=lambda run: run.usual.value)[len(runs) // 2]
+    middle = typical(runs)
     known = None
     if spread.degrees:
         own_sd = spread.own**0.5
         known = RunSpread(log_sd=spread.sd, degrees=min(spread.degrees, MOST_DEGREES), own_sd=own_sd)
     return msgspec.structs.replace(middle.report, run_spread=known)
+
+
+def typical(runs: Sequence[Run]) -> Run:
+    """The run in the middle by step time."""
+    return sorted(runs, key=lambda run: run.usual.value)[len(runs) // 2]
+
+
+def candidate_spread(candidate: Sequence[Run], baseline: Sequence[Run], history: Sequence[Run]) -> Spread:
+    """What is known of the run-to-run spread after this gate.
+
+    One baseline brings the spread that is stored in it; of several, their own counts, which it may rest on.
+    """
+    known = spread_in(baseline[0].report) if len(baseline) == 1 else spread_of([run.usual for run in baseline])
+    return known + spread_of([run.usual for run in history]) + spread_of([run.usual for run in candidate])
 
 
 def spread_in(report: Report) -> Spread:
@@ -71,14 +84,12 @@ def _cut(report: Report, cap: int) -> Report:
     )
 
 
-def write(report: Report, path: str, most_bytes: int) -> int:
+def write(report: Report, path: Path, most_bytes: int) -> int:
     """Write the reduced report to `path` at once or not at all; its size in bytes.
 
     Raises:
         UsageError: it can't be written.
     """
-    from pathlib import Path
-
     cut, size = reduced(report, most_bytes)
-    write_at_once(Path(path), compact(cut))
+    write_at_once(path, compact(cut))
     return size

@@ -108,6 +108,15 @@ def known_spread(question: Question, min_steps: int) -> tuple[Spread, list[str]]
     return stored + spread_of([run.usual for run in usable]), notes
 
 
+def growth_of(name: Name, question: Question) -> tuple[dict[str, int], dict[str, int]]:
+    """By how much the leaves of a slice, leaf or finding have grown, and what they had; ns a step."""
+    after, before = leaf_means_ns(question.candidate), leaf_means_ns(question.baseline)
+    leaves = _leaves_of(name, question.candidate)
+    grown = {leaf: after.get(leaf, 0) - before.get(leaf, 0) for leaf in sorted(leaves)}
+    grown = {leaf: ns for leaf, ns in grown.items() if ns > 0}
+    return grown, {leaf: before.get(leaf, 0) for leaf in grown}
+
+
 def cannot_tell(reason: str, remedy: str | None = None) -> Verdict:
     """The verdict where nothing could be judged at all: no baseline, or one that can't be read."""
     return Verdict(status=CANNOT_TELL, exit_code=EXIT_CANNOT_TELL, reason=reason, remedy=remedy)
@@ -175,10 +184,15 @@ def _slow_steps(candidate: Sequence[Run], baseline: Sequence[Run]) -> Judged:
 
 def _credit_of(name: Name, candidate: Sequence[Run], credit: dict[str, int]) -> int:
     """What of a slice, leaf or finding is accepted, ns a step: of a finding, the leaves that it counts on."""
+    leaves = _leaves_of(name, candidate)
+    return sum(ns for leaf, ns in credit.items() if leaf in leaves)
+
+
+def _leaves_of(name: Name, candidate: Sequence[Run]) -> set[str]:
     leaves = set(name.leaves)
     for run in candidate:
         leaves |= {leaf for found in run.report.findings if found.id == name.id for leaf in found.promised}
-    return sum(ns for leaf, ns in credit.items() if leaf in leaves)
+    return leaves
 
 
 def _spread_note(gap: Difference) -> list[str]:
