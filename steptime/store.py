@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from steptime.errors import ReportError
-from steptime.model import SCHEMA_VERSION, Report
+from steptime.model import SCHEMA_VERSION, Diff, Report
 
 _HEAD_BYTES = 1 << 20
 #: First bytes of gzip, zip, zstd: traces are stored so, reports never.
@@ -36,8 +36,8 @@ class _Head(msgspec.Struct):
     tool: dict[str, object] | None = None
 
 
-def dumps(report: Report) -> str:
-    """Return the report as indented JSON that ends in a newline; `load` gives it back unchanged.
+def dumps(report: Report | Diff) -> str:
+    """Return the report (or diff) as indented JSON that ends in a newline; `load` gives a report back unchanged.
 
     Characters that are no valid Unicode (from file names in another encoding) are written as ``\\udcXX`` text.
     """
@@ -62,6 +62,16 @@ def save(report: Report, path: Path | str) -> None:
         Path(path).write_text(dumps(report), encoding="utf-8")
     except OSError as error:
         raise ReportError(f"{path}: can't be written ({_reason(error)}): choose another place with -o") from error
+
+
+def is_report(path: Path | str) -> bool:
+    """Whether a local file is written as a report is: not compressed, and with a schema version at its head."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+    return head.lstrip().startswith(b"{") and b'"schema_version"' in head and b'"traceEvents"' not in head
 
 
 def load(path: Path | str) -> Report:

@@ -35,6 +35,7 @@ class Command(NamedTuple):
 COMMANDS: tuple[Command, ...] = (
     Command("analyze", "steptime.cli.analyze", "Say where the step time of a training job went."),
     Command("show", "steptime.cli.show", "Show a saved report again, or convert it."),
+    Command("diff", "steptime.cli.diff", "Say what changed from one run to another."),
     Command("gate", "steptime.cli.gate", "Say whether a job became slower than its baseline, and why."),
     Command("what-if", "steptime.cli.what_if", "Replay a job with some of its times changed."),
     Command("rules", "steptime.cli.rules", "List the rules behind the findings."),

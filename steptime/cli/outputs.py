@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +14,8 @@ import click
 from steptime.errors import UsageError
 
 if TYPE_CHECKING:
-    from steptime.model import Report
+    from steptime.model import Diff, Report
+    from steptime.report import Format
 
 _Function = TypeVar("_Function", bound=Callable[..., None])
 
@@ -38,17 +39,19 @@ def output_options(function: _Function) -> _Function:
     return function
 
 
-def check_outputs(outputs: Sequence[Path], inputs: Iterable[str]) -> None:
+def check_outputs(outputs: Sequence[Path], inputs: Iterable[str], formats: Mapping[str, Format] | None = None) -> None:
     """Refuse what could not be written, before any time is spent on the analysis.
+
+    formats: those that there are, None for those of a report.
 
     Raises:
         UsageError: unknown suffix, no such folder, a folder in place of a file, or an input would be overwritten.
     """
-    from steptime.report import format_for
+    from steptime.report import FORMATS, format_for
 
     read = {Path(path).resolve() for path in inputs}
     for path in outputs:
-        format_for(path)
+        format_for(path, formats or FORMATS)
         if not path.parent.is_dir():
             raise UsageError(f"{path}: the folder {path.parent} does not exist: create it first")
         if path.is_dir():
@@ -69,17 +72,32 @@ def deliver(report: Report, outputs: Sequence[Path], quiet: bool) -> None:
         click.echo(_summary(report), nl=False)
 
 
+def deliver_diff(diff: Diff, outputs: Sequence[Path], quiet: bool) -> None:
+    """The same for a diff."""
+    from steptime.report import DIFF_FORMATS, diff_terminal, format_for
+
+    write_whole({path: format_for(path, DIFF_FORMATS).render(diff) for path in outputs})
+    if not quiet:
+        width, color = _screen()
+        click.echo(diff_terminal.render(diff, width=width, color=color), nl=False)
+
+
 def _summary(report: Report) -> str:
     from steptime.report import terminal
 
-    on_terminal = sys.stdout.isatty()
-    color = on_terminal and not os.environ.get("NO_COLOR")
-    text = terminal.render(report, width=shutil.get_terminal_size().columns if on_terminal else None, color=color)
+    width, color = _screen()
+    text = terminal.render(report, width=width, color=color)
     return text if text.endswith("\n") else text + "\n"
 
 
+def _screen() -> tuple[int | None, bool]:
+    """Columns of the terminal, None where there is none, and whether it is to show colours."""
+    on_terminal = sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if on_terminal else None, on_terminal and not os.environ.get("NO_COLOR")
+
+
 def _write(report: Report, outputs: Sequence[Path]) -> None:
-    """Render everything, write everything beside its place, then rename: a failure leaves no half-written file."""
+    """Render everything, then write everything."""
     from msgspec.structs import replace
 
     from steptime.report import format_for
@@ -87,7 +105,16 @@ def _write(report: Report, outputs: Sequence[Path]) -> None:
     # Only the Perfetto file wants every step drawn; elsewhere the typical and the slowest one say enough.
     brief = replace(report, timelines=[drawn for drawn in report.timelines if drawn.why])
     whole = [path for path in outputs if wants_every_step(path)]
-    texts = {path.resolve(): format_for(path).render(report if path in whole else brief) for path in outputs}
+    write_whole({path: format_for(path).render(report if path in whole else brief) for path in outputs})
+
+
+def write_whole(files: Mapping[Path, str]) -> None:
+    """Write all files beside their places, then rename: a failure leaves no half-written file.
+
+    Raises:
+        UsageError: a file can't be written.
+    """
+    texts = {path.resolve(): text for path, text in files.items()}
     staged = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in texts}
     try:
         for path, text in texts.items():

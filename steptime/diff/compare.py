@@ -19,22 +19,23 @@ from steptime.model.diff import Diff, Part, Side
 PRODUCTIVE = "productive"
 
 
-def diff_reports(a: Report, b: Report) -> Diff:
-    """What changed from `a` to `b`.
+def diff_reports(a: Report, b: Report, names: tuple[str, str] | None = None) -> Diff:
+    """What changed from `a` to `b`. names: what they are called; None takes their inputs' paths.
 
     Raises:
         ReportError: no step was measured in one of them.
     """
-    for report in (a, b):
+    names = names or (side_name(a), side_name(b))
+    for report, name in zip((a, b), names, strict=True):
         if report.job.rank_steps <= 0:
-            raise ReportError(f"{side_name(report)}: no step was measured, so there is nothing to compare")
+            raise ReportError(f"{name}: no step was measured, so there is nothing to compare: record whole steps")
     common = math.lcm(a.job.rank_steps, b.job.rank_steps)
     scale = Scale(common // a.job.rank_steps, common // b.job.rank_steps, a.job.rank_steps, b.job.rank_steps)
     whole = scale.part("step", "step", (a.job.total_ns, b.job.total_ns), _parts(a, b, scale))
     stragglers = straggler_changes(a, b)
     return Diff(
-        before=_side(a),
-        after=_side(b),
+        before=_side(a, names[0]),
+        after=_side(b, names[1]),
         units_per_ns=common,
         whole=whole,
         reasons=reasons(whole, stragglers),
@@ -53,10 +54,10 @@ def side_name(report: Report) -> str:
     return report.inputs[0].path + (f" and {more} more" if more else "")
 
 
-def _side(report: Report) -> Side:
+def _side(report: Report, name: str) -> Side:
     job = report.job
     return Side(
-        name=side_name(report),
+        name=name,
         total_ns=job.total_ns,
         rank_steps=job.rank_steps,
         ranks=job.ranks_analyzed,

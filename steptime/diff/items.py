@@ -159,6 +159,8 @@ def _item(scale: Scale, name: str, a: Listing, b: Listing) -> Part:
         calls_after=_per_step(after, scale.b_rank_steps),
         dur_before_ns=_running(before, scale.a_rank_steps),
         dur_after_ns=_running(after, scale.b_rank_steps),
+        overlap_before=None if before is None else _hidden_share(before),
+        overlap_after=None if after is None else _hidden_share(after),
         changed=differs,
     )
 

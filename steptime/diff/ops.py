@@ -104,6 +104,8 @@ def _change(scale: Scale, key: _Call, a: OpRoof | None, b: OpRoof | None, *, res
         calls_after=b.count / scale.b_rank_steps if b else None,
         dur_before_ns=a.dur_ns / scale.a_rank_steps if a else None,
         dur_after_ns=b.dur_ns / scale.b_rank_steps if b else None,
+        overlap_before=_hidden_share(a) if a else None,
+        overlap_after=_hidden_share(b) if b else None,
         bound_before=a.bound if a else None,
         bound_after=b.bound if b else None,
         peak_share_before=a.peak_share if a else None,

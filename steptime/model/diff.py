@@ -24,10 +24,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     ``leaf``, ``kernel``, ``collective`` (a group), ``cause``, or ``other`` (what the reports do not list). before,
     after: None where a report can't tell it, its time then stands in another part; change_units: after - before, None
     counted as 0. status: ``appeared`` or ``vanished`` where only one report has it, else ``both``. calls: a rank-step;
-    dur_ns: how long they ran in a rank-step, hidden time included. changed: which of ``calls``, ``duration`` (of one
-    call) and ``overlap`` (share of their time under other work) differ, or ``leaf`` where the other report has the
-    kernel in another leaf. rank: the one rank that nearly all of the
-    change of a leaf comes from, None where there is no such rank.
+    dur_ns: how long they ran in a rank-step, hidden time included; overlap: share of that under other work. changed:
+    which of ``calls``, ``duration`` (of one call) and ``overlap`` differ, or ``leaf`` where the other report has the
+    kernel in another leaf. rank: the one rank that nearly all of the change of a leaf comes from, None where there is
+    no such rank. why: of a part that a report can't tell.
     """
 
     key: str
@@ -40,6 +40,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     calls_after: float | None = None
     dur_before_ns: float | None = None
     dur_after_ns: float | None = None
+    overlap_before: float | None = None
+    overlap_after: float | None = None
     changed: list[str] = []
     rank: int | None = None
     why: str | None = None
@@ -66,6 +68,8 @@ class OpChange(msgspec.Struct, frozen=True, kw_only=True):
     calls_after: float | None
     dur_before_ns: float | None
     dur_after_ns: float | None
+    overlap_before: float | None
+    overlap_after: float | None
     bound_before: str | None
     bound_after: str | None
     peak_share_before: float | None
