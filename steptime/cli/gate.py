@@ -5,21 +5,29 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from steptime.errors import ReportError, StepTimeError, UsageError
+from steptime.cli.progress import progress
+from steptime.cli.reading import analysis, analysis_options
+from steptime.cli.runs import read_runs
+from steptime.errors import ReportError, UsageError
 
 if TYPE_CHECKING:
     from steptime.cli.gating import Answer
+    from steptime.gate.runs import Run
+    from steptime.gate.settings import GateTable
+    from steptime.gate.spread import Spread
     from steptime.model.gate import Verdict
 
 #: Options that take every word up to the next option, so that a shell's glob can stand behind them.
 _GREEDY = ("--baseline", "--history")
 _BASELINE_KB = 200
+_SETTINGS_FILE = "steptime.toml"
 _EXIT_DOC = "Exit codes: 0 pass, 1 regressed, 2 cannot tell."
 
 
@@ -77,67 +85,96 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 @click.option("--junit", type=_PATH, metavar="FILE", help="Write it as JUnit XML.")
 @click.option("--code-quality", type=_PATH, metavar="FILE", help="Write it as GitLab's code quality report.")
 @click.option("--json", "json_file", type=_PATH, metavar="FILE", help="Write it as JSON.")
+@analysis_options
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line only.")
-@click.pass_context
-def command(ctx: click.Context, candidate: tuple[str, ...], **options: Any) -> None:
+def command(candidate: tuple[str, ...], quiet: bool, verbose: bool, **options: Any) -> None:
     """Say whether CANDIDATE is slower than the baseline, by how much, and what in the step moved.
 
     CANDIDATE and BASE are reports (steptime analyze -o run.json), folders with traces, globs or URLs; several runs on a
     side show how much runs differ by chance. Limits may stand in steptime.toml or pyproject.toml.
     """
     from steptime.cli.gating import Ask, gate
-    from steptime.gate.settings import GateTable
 
-    if options["update_baseline"] is not None and not options["baseline"] and not options["accept"]:
-        _store_only(candidate, options)
-        return
-    limits = GateTable(
-        max_step_time=options["max_step_time"],
-        min_mfu=options["min_mfu"],
-        detect=options["detect"],
-        min_steps=options["min_steps"],
-        max=dict(options["budgets"]),
-    )
-    until: datetime | None = options["until"]
-    answer = gate(
-        Ask(
-            candidate=candidate,
-            baseline=options["baseline"],
-            history=options["history"],
-            limits=limits,
-            accept=options["accept"],
-            why=options["why"],
-            until=until.date() if until else None,
+    own = _Own(**{name: options.pop(name) for name in _Own.__dataclass_fields__})
+    with progress(quiet, verbose) as tick:
+        # Gains of fixes are no part of a verdict, and the replay that computes them takes as long as all the rest.
+        how = analysis(options, replay=False, progress=tick)
+        if own.update_baseline is not None and not own.baseline and not own.accept:
+            _store_first(read_runs(candidate, how), own)
+            return
+        answer = gate(
+            Ask(
+                candidate=candidate,
+                baseline=own.baseline,
+                history=own.history,
+                limits=own.limits(),
+                accept=own.accept,
+                why=own.why,
+                until=own.until.date() if own.until else None,
+                analysis=how,
+            )
         )
-    )
-    _deliver(answer.verdict, options)
-    if options["update_baseline"] is not None:
-        _update(answer, options)
-    ctx.exit(answer.verdict.exit_code)
+    _deliver(answer.verdict, own, quiet)
+    if own.update_baseline is not None:
+        _update(answer, own)
+    click.get_current_context().exit(answer.verdict.exit_code)
 
 
-def _deliver(verdict: Verdict, options: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class _Own:
+    """The options that are the gate's own; the others are those of an analysis."""
+
+    baseline: tuple[str, ...]
+    history: tuple[str, ...]
+    max_step_time: str | None
+    budgets: tuple[tuple[str, str], ...]
+    min_mfu: float | None
+    detect: str | None
+    min_steps: int | None
+    accept: tuple[str, ...]
+    why: str | None
+    until: datetime | None
+    update_baseline: Path | None
+    baseline_size: int
+    comment: Path | None
+    junit: Path | None
+    code_quality: Path | None
+    json_file: Path | None
+
+    def limits(self) -> GateTable:
+        """As a settings file would say it."""
+        from steptime.gate.settings import GateTable
+
+        return GateTable(
+            max_step_time=self.max_step_time,
+            min_mfu=self.min_mfu,
+            detect=self.detect,
+            min_steps=self.min_steps,
+            max=dict(self.budgets),
+        )
+
+
+def _deliver(verdict: Verdict, own: _Own, quiet: bool) -> None:
     from steptime.gate.accepted import write_at_once
     from steptime.report import gate_ci, gate_markdown, gate_terminal, gate_words
 
-    quality_at = str(options["update_baseline"] or "steptime.toml")
-    for name, text in (
-        ("comment", gate_markdown.render(verdict)),
-        ("junit", gate_ci.junit(verdict)),
-        ("code_quality", gate_ci.code_quality(verdict, quality_at)),
-        ("json_file", gate_ci.as_json(verdict)),
+    quality_at = str(own.update_baseline or _SETTINGS_FILE)
+    for path, text in (
+        (own.comment, gate_markdown.render(verdict)),
+        (own.junit, gate_ci.junit(verdict)),
+        (own.code_quality, gate_ci.code_quality(verdict, quality_at)),
+        (own.json_file, gate_ci.as_json(verdict)),
     ):
-        if options[name] is not None:
-            write_at_once(options[name], text)
+        if path is not None:
+            write_at_once(path, text)
     on_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if on_terminal else None
     color = on_terminal and not os.environ.get("NO_COLOR")
     whole = gate_terminal.render(verdict, width, color)
-    click.echo(gate_words.headline(verdict) + "\n" if options["quiet"] else whole, nl=False)
+    click.echo(gate_words.headline(verdict) + "\n" if quiet else whole, nl=False)
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        click.echo(gate_ci.annotations(verdict), nl=False)
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
+        click.echo(gate_ci.workflow_commands(verdict), nl=False)
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         _append(Path(summary), gate_markdown.render(verdict))
 
 
@@ -149,32 +186,32 @@ def _append(path: Path, text: str) -> None:
         raise UsageError(f"{path}: the step summary can't be written ({error.strerror})") from error
 
 
-def _update(answer: Answer, options: dict[str, Any]) -> None:
-    """Store the candidate, whatever the verdict: who asks for it has decided. Not if it could not be read or judged."""
+def _update(answer: Answer, own: _Own) -> None:
+    """Store the candidate, whatever the verdict: who asks for it has decided. Not if it could not be read."""
+    if not answer.candidate:
+        raise ReportError(f"{own.update_baseline}: left as it is, since candidate or baseline could not be read")
     from steptime.gate.baseline import candidate_spread
 
-    if not answer.candidate or any(not run.grid for run in answer.candidate):
-        raise ReportError(f"{options['update_baseline']}: left as it is, the candidate can't be a baseline")
-    spread = candidate_spread(answer.candidate, answer.baseline, answer.history)
-    _store(answer.candidate, spread, options)
+    _store(answer.candidate, candidate_spread(answer.candidate, answer.baseline, answer.history), own)
 
 
-def _store_only(candidate: tuple[str, ...], options: dict[str, Any]) -> None:
+def _store_first(runs: list[Run], own: _Own) -> None:
     """Without a baseline there is nothing to judge: the first one is made."""
-    from steptime.cli.runs import read_runs
     from steptime.gate.baseline import candidate_spread
 
-    runs = read_runs(candidate)
-    if any(not run.grid for run in runs):
-        raise StepTimeError(f"{options['update_baseline']}: left as it is, the candidate has no counted steps")
     click.echo("no baseline was given, so nothing was judged")
-    _store(runs, candidate_spread(runs, [], []), options)
+    _store(runs, candidate_spread(runs, [], []), own)
 
 
-def _store(runs: list[Any], spread: Any, options: dict[str, Any]) -> None:
+def _store(runs: list[Run], spread: Spread, own: _Own) -> None:
     from steptime.gate.baseline import stored, write
+    from steptime.gate.settings import DEFAULT_MIN_STEPS
 
-    path, most = options["update_baseline"], options["baseline_size"] * 1000
+    path, most = own.update_baseline, own.baseline_size * 1000
+    assert path is not None
+    few = next((run for run in runs if len(run.grid) < (own.min_steps or DEFAULT_MIN_STEPS)), None)
+    if few is not None:
+        raise ReportError(f"{path}: left as it is, {few.name} has too few steps for a baseline: record more")
     size = write(stored(runs, spread), path, most)
-    note = "" if size <= most else f", more than {most // 1000} kB: record fewer steps, or raise --baseline-size"
+    note = "" if size <= most else f", more than {own.baseline_size} kB: record fewer steps, or raise --baseline-size"
     click.echo(f"baseline written: {path} ({size / 1000:.0f} kB{note})")

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from steptime.gate.runs import Run
     from steptime.gate.settings import GateTable
     from steptime.model.gate import Verdict
+    from steptime.pipeline import Options
 
 
 @dataclass(frozen=True)
 class Ask:
-    """What to gate. folder: where the settings and the file of acceptances are looked for."""
+    """What to gate. folder: where the settings and the file of acceptances are looked for.
+
+    analysis: of what is traces and not yet a report; None: without options, and without gains, which no verdict needs.
+    """
 
     candidate: Sequence[str]
     baseline: Sequence[str] = ()
@@ -32,6 +36,7 @@ class Ask:
     why: str | None = None
     until: datetime.date | None = None
     folder: Path = field(default_factory=Path)
+    analysis: Options | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ def gate(ask: Ask) -> Answer:
         UsageError: the settings, limits or names are wrong, or an acceptance can't be written.
     """
     from steptime.gate import accepted, judge, settings
+    from steptime.pipeline import Options
 
     table, where = settings.read_table(ask.folder)
     wanted = settings.settings(table, where, ask.limits or settings.GateTable(), _findings())
@@ -58,8 +64,11 @@ def gate(ask: Ask) -> Answer:
     entries = accepted.read_accepted(path)
     baseline = [str(ask.folder / word) if _local(word) else word for word in table.baseline]
     history = [str(ask.folder / word) if _local(word) else word for word in table.history]
+    options = ask.analysis or Options(replay=False)
     try:
-        runs = [read_runs(words) for words in (ask.candidate, ask.baseline or baseline, ask.history or history)]
+        runs = [
+            read_runs(words, options) for words in (ask.candidate, ask.baseline or baseline, ask.history or history)
+        ]
         if not runs[1]:
             raise UsageError("no baseline was given: name one with --baseline, or make one with --update-baseline")
     except StepTimeError as error:
@@ -124,5 +133,6 @@ def _with_cause(verdict: Verdict, answer: Answer) -> Verdict:
 
     if verdict.mismatches or not verdict.judged:
         return verdict
-    diff = diff_reports(typical(answer.baseline).report, typical(answer.candidate).report)
+    before, after = typical(answer.baseline), typical(answer.candidate)
+    diff = diff_reports(before.report, after.report, names=(before.name, after.name))
     return replace(verdict, cause=cause_lines(diff))

@@ -11,6 +11,7 @@ from steptime.errors import ReportError, StepTimeError, UsageError
 if TYPE_CHECKING:
     from steptime.gate.runs import Run
     from steptime.model import Report
+    from steptime.pipeline import Options
 
 _GLOB = frozenset("*?[")
 #: A report begins with its schema version; a trace never does.
@@ -18,54 +19,60 @@ _REPORT_HEAD = b'"schema_version"'
 _HEAD_BYTES = 4096
 
 
-def read_runs(words: Sequence[str]) -> list[Run]:
+def read_runs(words: Sequence[str], options: Options) -> list[Run]:
     """The runs that `words` name, in order.
 
     A report is a run. A glob of reports or of folders is one run for each; a folder of reports, too. Any other folder,
     file or glob is the traces of one run.
+
+    Args:
+        words: as the user wrote them.
+        options: for the analysis of those that are traces.
 
     Raises:
         StepTimeError: one of them can't be read, or there is none.
     """
     from steptime.gate.runs import Run
 
-    return [Run(name, report) for word in words for name, report in _runs(word)]
+    return [Run(name, report) for word in words for name, report in _runs(word, options)]
 
 
-def _runs(word: str) -> list[tuple[str, Report]]:
+def _runs(word: str, options: Options) -> list[tuple[str, Report]]:
     if "://" in word:
-        return _remote(word)
+        return _remote(word, options)
+    from steptime.store import is_report
+
     path = Path(word)
     if path.is_dir():
         inside = sorted(path.glob("*.json"))
-        reports = [one for one in inside if _is_report(one)]
+        reports = [one for one in inside if is_report(one)]
         if reports and len(reports) == len(inside):
             return [_loaded(one) for one in reports]
-        return [_analyzed(word)]
+        return [_analyzed(word, options)]
     if path.exists():
-        return [_loaded(path) if _is_report(path) else _analyzed(word)]
+        return [_loaded(path) if is_report(path) else _analyzed(word, options)]
     if not _GLOB & set(word):
         raise UsageError(f"{word}: no such file or folder: check the path")
     found = [Path(one) for one in _globbed(word)]
     if not found:
         raise UsageError(f"{word}: nothing matches: check the pattern")
     if all(one.is_dir() for one in found):
-        return [run for one in found for run in _runs(str(one))]
-    if any(_is_report(one) for one in found):
+        return [run for one in found for run in _runs(str(one), options)]
+    if any(is_report(one) for one in found):
         return [_loaded(one) for one in found if one.is_file()]
-    return [_analyzed(word)]
+    return [_analyzed(word, options)]
 
 
 def _globbed(word: str) -> list[str]:
-    from glob import glob
+    pattern = Path(word)
+    root = Path(pattern.anchor)
+    return sorted(str(path) for path in root.glob(str(pattern.relative_to(root) if pattern.anchor else pattern)))
 
-    return sorted(glob(word, recursive=True))
 
-
-def _remote(word: str) -> list[tuple[str, Report]]:
+def _remote(word: str, options: Options) -> list[tuple[str, Report]]:
     """Reports behind a URL are read here; traces are left to `analyze`, which reads URLs itself."""
     if not word.endswith(".json"):
-        return [_analyzed(word)]
+        return [_analyzed(word, options)]
     import fsspec
 
     from steptime.store import loads
@@ -81,18 +88,8 @@ def _remote(word: str) -> list[tuple[str, Report]]:
     if not contents:
         raise UsageError(f"{word}: nothing matches: check the pattern")
     if not all(_REPORT_HEAD in data[:_HEAD_BYTES] for _, data in contents):
-        return [_analyzed(word)]
+        return [_analyzed(word, options)]
     return [(PurePosixPath(path).name, loads(data, path)) for path, data in contents]
-
-
-def _is_report(path: Path) -> bool:
-    if not path.is_file() or path.suffix != ".json":
-        return False
-    try:
-        with path.open("rb") as file:
-            return _REPORT_HEAD in file.read(_HEAD_BYTES)
-    except OSError:
-        return False
 
 
 def _loaded(path: Path) -> tuple[str, Report]:
@@ -101,11 +98,10 @@ def _loaded(path: Path) -> tuple[str, Report]:
     return str(path), load(path)
 
 
-def _analyzed(word: str) -> tuple[str, Report]:
-    from steptime.pipeline import Options, analyze
+def _analyzed(word: str, options: Options) -> tuple[str, Report]:
+    from steptime.pipeline import analyze
 
-    # Gains of fixes are no part of a verdict, and the replay that computes them takes as long as the rest.
-    report = analyze([word], Options(replay=False))
+    report = analyze([word], options)
     if not report.job.rank_steps:
         raise StepTimeError(f"{word}: no step was measured: record steps with the profiler's schedule")
     return word, report

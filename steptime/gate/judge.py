@@ -26,7 +26,7 @@ from steptime.gate.limits import Name
 from steptime.gate.parts import CANNOT_TELL, PASS, REGRESSED, judge_budget, judge_mfu, leaf_means_ns, moved
 from steptime.gate.runs import Run
 from steptime.gate.settings import DEFAULT_MAX_STEP_TIME, Settings
-from steptime.gate.spread import ALPHA, ASSUMED, DOUBT, Difference, Spread, difference, spread_of
+from steptime.gate.spread import ALPHA, DOUBT, Difference, Spread, difference, spread_of
 from steptime.model.gate import Judged, Verdict
 
 EXIT_CODES = {PASS: EXIT_OK, REGRESSED: EXIT_REGRESSED, CANNOT_TELL: EXIT_CANNOT_TELL}
@@ -90,7 +90,7 @@ def judge(question: Question, settings: Settings) -> Verdict:
         baseline=[run.shown() for run in baseline],
         run_sd=gap.run_sd,
         degrees=gap.degrees,
-        notes=[*notes, *_spread_note(gap), *not_compared(candidate, baseline)],
+        notes=[*notes, *not_compared(candidate, baseline)],
     )
 
 
@@ -178,7 +178,7 @@ def _slow_steps(candidate: Sequence[Run], baseline: Sequence[Run]) -> Judged:
         low=gap.low,
         high=gap.high,
         detectable=gap.detectable,
-        why=f"they add {now:.1%} to the usual step, {was:.1%} in the baseline{doubt}",
+        why=f"they add {_percent(now)} to the usual step, {_percent(was)} in the baseline{doubt}",
     )
 
 
@@ -195,21 +195,11 @@ def _leaves_of(name: Name, candidate: Sequence[Run]) -> set[str]:
     return leaves
 
 
-def _spread_note(gap: Difference) -> list[str]:
-    if gap.degrees is not None:
-        return []
-    return [
-        f"too few runs to measure how much runs differ: {ASSUMED:.0%} is assumed"
-        if gap.run_sd <= ASSUMED
-        else f"two runs of one side differ by {gap.run_sd:.1%} (sd); with so few it is taken as it is"
-    ]
-
-
 def _usual_ns(runs: Sequence[Run]) -> float:
     return math.exp(sum(run.usual.value for run in runs) / len(runs))
 
 
 def _percent(value: float) -> str:
-    """A change in percent with its sign: two digits where it is small."""
+    """A change in percent with its sign."""
     percent = value * 100
-    return f"{percent:+.1f} %" if abs(percent) < 99.95 else f"{percent:+,.0f} %"
+    return f"{percent:+,.1f} %".replace("-", "−")

@@ -80,8 +80,13 @@ def first_line(diff: Diff) -> str:
         text = f"{what} about the same: {signed(diff.ns(change))}{share} ({span})"
     else:
         text = f"{what} {signed(diff.ns(change))}{share} ({span})"
-    causes = ", ".join(_because(diff, one) for one in diff.reasons)
-    return f"{text}: {causes}." if causes else f"{text}."
+    because = causes(diff)
+    return f"{text}: {because}." if because else f"{text}."
+
+
+def causes(diff: Diff) -> str:
+    """The parts that make most of the change, with what is behind them; empty if there are none."""
+    return ", ".join(_because(diff, one) for one in diff.reasons)
 
 
 def _because(diff: Diff, one: Reason) -> str:

@@ -15,7 +15,7 @@ _LEVELS = {"pass": "notice", "regressed": "error", "cannot tell": "warning"}
 _SEVERITIES = {"regressed": "major", "cannot tell": "minor"}
 
 
-def annotations(verdict: Verdict) -> str:
+def workflow_commands(verdict: Verdict) -> str:
     """Workflow commands of GitHub Actions: the verdict, and one more for each budget that is broken or unknown."""
     lines = [_command(verdict.status, "steptime gate", gate_words.headline(verdict))]
     lines += [
@@ -63,7 +63,7 @@ def _xml(text: str) -> str:
 
 
 def code_quality(verdict: Verdict, path: str) -> str:
-    """GitLab's code quality report: one issue for each thing that did not pass, at `path`, since GitLab wants a file."""
+    """GitLab's code quality report: one issue for each thing that did not pass; GitLab wants a file, so `path`."""
     rows = [row for row in verdict.judged if row.status != "pass"]
     if not rows and verdict.status != "pass":
         rows = [Judged(name="comparable", status=verdict.status, why=verdict.reason)]

@@ -6,6 +6,7 @@ from rich.text import Text
 
 from steptime.model.gate import Verdict
 from steptime.report import gate_words
+from steptime.report.names import brief
 from steptime.report.text_page import Page
 
 _STYLES = {"pass": "bold green", "regressed": "bold red", "cannot tell": "bold yellow"}
@@ -25,7 +26,7 @@ def render(verdict: Verdict, width: int | None = None, color: bool = False) -> s
         page.line(spread)
     if verdict.judged:
         page.line()
-        _table(page, gate_words.JUDGED_HEAD, gate_words.judged_rows(verdict))
+        _judged(page, verdict)
     if verdict.moved:
         page.line()
         _table(page, gate_words.MOVED_HEAD, gate_words.moved_rows(verdict))
@@ -34,6 +35,22 @@ def render(verdict: Verdict, width: int | None = None, color: bool = False) -> s
     for doubt in gate_words.doubts(verdict):
         page.line(doubt, lead="! ")
     return page.text()
+
+
+def _judged(page: Page, verdict: Verdict) -> None:
+    """One thing a line, in words: seven columns of figures would not fit."""
+    rows = gate_words.judged_rows(verdict)
+    wide = [max(len(row[at]) for row in rows) for at in (0, 1)]
+    for (status, name, before, after, change, interval, caught, limit), judged in zip(
+        rows, verdict.judged, strict=True
+    ):
+        why = brief(judged.why, 200)
+        span = f"{before} → {after}" if before else after
+        said = [span, f"{change} ({interval})" if interval else change]
+        said += [f"caught from {caught}"] if caught else []
+        said += [f"limit {limit}"] if limit else []
+        said += [f"can't tell: {why}"] if not interval else []
+        page.line("; ".join(part for part in said if part), lead=f"{status:<{wide[0]}}  {name:<{wide[1]}}  ")
 
 
 def _table(page: Page, head: list[str], rows: list[list[str]]) -> None:

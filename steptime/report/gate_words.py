@@ -5,6 +5,7 @@ from __future__ import annotations
 from steptime.model.diff import Diff
 from steptime.model.gate import GatedRun, Judged, Moved, Verdict
 from steptime.report import units
+from steptime.report.diff_words import causes, first_line, signed
 from steptime.report.names import brief
 
 #: Rows of what moved that are worth a screen.
@@ -20,14 +21,9 @@ def headline(verdict: Verdict) -> str:
 
 
 def cause_lines(diff: Diff) -> list[str]:
-    """What changed between the typical runs: the causes in one line first, then each by itself."""
-    lines = []
-    for reason in diff.reasons:
-        ns = diff.ns(reason.change_units)
-        where = f" on rank {reason.rank}" if reason.rank is not None else ""
-        item = f" ({brief(reason.item.key, _NAME_WIDTH)})" if reason.item is not None else ""
-        lines.append(f"{reason.key} {'+' if ns > 0 else '−'}{units.time(abs(ns))} a step{item}{where}")
-    return ["; ".join(lines), *lines] if lines else []
+    """What changed between the typical runs: the causes for the first line, then the whole change of the mean step."""
+    because = causes(diff)
+    return [because, first_line(diff)] if because else []
 
 
 def runs_line(title: str, runs: list[GatedRun]) -> str:
@@ -45,8 +41,10 @@ def spread_line(verdict: Verdict) -> str | None:
     """How much runs differ, and how that is known."""
     if verdict.run_sd is None:
         return None
-    known = "assumed" if verdict.degrees is None else units.plural(verdict.degrees, "degree") + " of freedom"
-    return f"Runs differ by {units.share(verdict.run_sd)} (standard deviation, {known})."
+    if verdict.degrees is None:
+        return f"Runs are taken to differ by {units.share(verdict.run_sd)} (sd): too few runs to measure it."
+    known = units.plural(verdict.degrees, "degree") + " of freedom"
+    return f"Runs differ by {units.share(verdict.run_sd)} (sd, {known})."
 
 
 def judged_rows(verdict: Verdict) -> list[list[str]]:
@@ -57,13 +55,18 @@ def judged_rows(verdict: Verdict) -> list[list[str]]:
             brief(row.name, _NAME_WIDTH),
             _value(row.baseline, row.unit),
             _value(row.candidate, row.unit),
-            _change(row.change, row),
+            _change(row.change, row) + (" against the limit" if _absolute(row) else ""),
             "" if row.low is None or row.high is None else f"{_change(row.low, row)} to {_change(row.high, row)}",
             _change(row.detectable, row),
             row.limit or "",
         ]
         for row in verdict.judged
     ]
+
+
+def _absolute(row: Judged) -> bool:
+    """Whether it was set against its limit and not against the baseline."""
+    return row.change is not None and row.limit is not None and not row.limit.startswith("+")
 
 
 JUDGED_HEAD = ["", "judged", "baseline", "candidate", "change", "interval", "caught from", "limit"]
@@ -76,7 +79,7 @@ def moved_rows(verdict: Verdict, most: int = MOVED_ROWS) -> list[list[str]]:
             _signed(row),
             "?" if row.baseline_ns is None else units.time(row.baseline_ns),
             "?" if row.candidate_ns is None else units.time(row.candidate_ns),
-            f"{row.name}: {row.title}",
+            f"{row.name}: {row.title}" if "/" in row.name else row.name,
         ]
         for row in verdict.moved[:most]
     ]
@@ -94,13 +97,13 @@ def doubts(verdict: Verdict) -> list[str]:
 def _signed(row: Moved) -> str:
     if row.change_ns is None:
         return "can't tell"
-    return ("+" if row.change_ns > 0 else "−") + units.time(abs(row.change_ns))
+    return signed(row.change_ns)
 
 
 def _value(value: float | None, unit: str) -> str:
     if value is None:
         return ""
-    return units.time(value) if unit == "ns" else f"{value * 100:.1f} %"
+    return units.time(value) if unit == "ns" else f"{value * 100:.1f} %".replace("-", "−")
 
 
 def _change(value: float | None, row: Judged) -> str:
@@ -109,5 +112,5 @@ def _change(value: float | None, row: Judged) -> str:
     if row.relative:
         return units.difference(value)
     if row.unit == "ns":
-        return ("+" if value > 0 else "−" if value < 0 else "") + units.time(abs(value))
+        return signed(value)
     return f"{value * 100:+.1f} points".replace("-", "−")
