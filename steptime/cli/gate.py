@@ -205,11 +205,12 @@ def _store_first(runs: list[Run], own: _Own) -> None:
 
 def _store(runs: list[Run], spread: Spread, own: _Own) -> None:
     from steptime.gate.baseline import stored, write
-    from steptime.gate.settings import DEFAULT_MIN_STEPS
+    from steptime.gate.settings import DEFAULT_MIN_STEPS, read_table
 
     path, most = own.update_baseline, own.baseline_size * 1000
     assert path is not None
-    few = next((run for run in runs if len(run.grid) < (own.min_steps or DEFAULT_MIN_STEPS)), None)
+    needed = own.min_steps or read_table(Path())[0].min_steps or DEFAULT_MIN_STEPS
+    few = next((run for run in runs if len(run.grid) < needed), None)
     if few is not None:
         raise ReportError(f"{path}: left as it is, {few.name} has too few steps for a baseline: record more")
     size = write(stored(runs, spread), path, most)

@@ -73,8 +73,10 @@ def gate(ask: Ask) -> Answer:
             raise UsageError("no baseline was given: name one with --baseline, or make one with --update-baseline")
     except StepTimeError as error:
         return Answer(judge.cannot_tell(str(error)), [], [], [])
-    given = {run.name for run in [*runs[0], *runs[1]]}
-    answer = Answer(judge.cannot_tell(""), runs[0], runs[1], [run for run in runs[2] if run.name not in given])
+    # A run that is named twice is no second run, and one that is judged is no other run's history.
+    candidate, base, past = ({run.name: run for run in side} for side in runs)
+    earlier = [run for name, run in past.items() if name not in candidate and name not in base]
+    answer = Answer(judge.cannot_tell(""), list(candidate.values()), list(base.values()), earlier)
     question = judge.Question(answer.candidate, answer.baseline, answer.history, entries, datetime.date.today())
     if ask.accept:
         entries = _with_accepted(question, ask)

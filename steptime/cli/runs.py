@@ -17,6 +17,8 @@ _GLOB = frozenset("*?[")
 #: A report begins with its schema version; a trace never does.
 _REPORT_HEAD = b'"schema_version"'
 _HEAD_BYTES = 4096
+#: Suffixes under which a folder may hold traces; a folder of reports holds nothing else of them.
+_TRACES = (".json", ".gz", ".zip", ".zst")
 
 
 def read_runs(words: Sequence[str], options: Options) -> list[Run]:
@@ -44,10 +46,9 @@ def _runs(word: str, options: Options) -> list[tuple[str, Report]]:
 
     path = Path(word)
     if path.is_dir():
-        inside = sorted(path.glob("*.json"))
-        reports = [one for one in inside if is_report(one)]
-        if reports and len(reports) == len(inside):
-            return [_loaded(one) for one in reports]
+        inside = [one for one in sorted(path.iterdir()) if one.name.endswith(_TRACES)]
+        if inside and all(is_report(one) for one in inside):
+            return [_loaded(one) for one in inside]
         return [_analyzed(word, options)]
     if path.exists():
         return [_loaded(path) if is_report(path) else _analyzed(word, options)]

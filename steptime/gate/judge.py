@@ -201,5 +201,5 @@ def _usual_ns(runs: Sequence[Run]) -> float:
 
 def _percent(value: float) -> str:
     """A change in percent with its sign."""
-    percent = value * 100
+    percent = round(value * 100, 1) + 0.0  # not −0.0
     return f"{percent:+,.1f} %".replace("-", "−")

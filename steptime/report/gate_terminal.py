@@ -6,7 +6,7 @@ from rich.text import Text
 
 from steptime.model.gate import Verdict
 from steptime.report import gate_words
-from steptime.report.names import brief
+from steptime.report.names import brief, visible
 from steptime.report.text_page import Page
 
 _STYLES = {"pass": "bold green", "regressed": "bold red", "cannot tell": "bold yellow"}
@@ -17,7 +17,7 @@ def render(verdict: Verdict, width: int | None = None, color: bool = False) -> s
     page = Page(width, color)
     page.line(gate_words.headline(verdict), style=_STYLES[verdict.status])
     if verdict.remedy:
-        page.line(verdict.remedy, lead="What to do: ")
+        page.line(visible(verdict.remedy), lead="What to do: ")
     page.line()
     page.line(gate_words.runs_line("candidate", verdict.candidate))
     page.line(gate_words.runs_line("baseline", verdict.baseline))
@@ -31,7 +31,7 @@ def render(verdict: Verdict, width: int | None = None, color: bool = False) -> s
         page.line()
         _table(page, gate_words.MOVED_HEAD, gate_words.moved_rows(verdict))
     for sentence in verdict.cause[1:]:
-        page.line(sentence, lead="  ")
+        page.line(visible(sentence), lead="  ")
     for doubt in gate_words.doubts(verdict):
         page.line(doubt, lead="! ")
     return page.text()

@@ -6,7 +6,7 @@ from steptime.model.diff import Diff
 from steptime.model.gate import GatedRun, Judged, Moved, Verdict
 from steptime.report import units
 from steptime.report.diff_words import causes, first_line, signed
-from steptime.report.names import brief
+from steptime.report.names import brief, visible
 
 #: Rows of what moved that are worth a screen.
 MOVED_ROWS = 8
@@ -16,7 +16,7 @@ _MARKS = {"pass": "ok", "regressed": "REGRESSED", "cannot tell": "cannot tell"}
 
 def headline(verdict: Verdict) -> str:
     """The first line of every output: the verdict, the reason, and what it comes from."""
-    cause = f": {verdict.cause[0]}" if verdict.cause and verdict.status == "regressed" else ""
+    cause = f": {visible(verdict.cause[0])}" if verdict.cause and verdict.status == "regressed" else ""
     return f"{verdict.status}: {brief(verdict.reason, 400)}{cause}"
 
 
@@ -79,7 +79,7 @@ def moved_rows(verdict: Verdict, most: int = MOVED_ROWS) -> list[list[str]]:
             _signed(row),
             "?" if row.baseline_ns is None else units.time(row.baseline_ns),
             "?" if row.candidate_ns is None else units.time(row.candidate_ns),
-            f"{row.name}: {row.title}" if "/" in row.name else row.name,
+            visible(f"{row.name}: {row.title}" if "/" in row.name else row.name),
         ]
         for row in verdict.moved[:most]
     ]

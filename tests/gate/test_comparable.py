@@ -76,7 +76,12 @@ CASES: dict[str, tuple[Callable[[], Report], Callable[[], Report], str, str]] = 
     "step source": (job(step_source="whole recording"), same, "what tells the steps", "--update-baseline"),
     "ranks": (without_rank_1, same, "ranks missing", "the same ranks on both sides"),
     "edges": (with_edges, same, "only edge steps", "record at least two steps more"),
-    "dropped": (lambda: with_quality(dropped={"events without a time": 40}), same, "40 of 1,000 events", "record again"),
+    "dropped": (
+        lambda: with_quality(dropped={"events without a time": 40}),
+        same,
+        "40 of 1,000 events",
+        "record again",
+    ),
     "lost": (
         lambda: report_of([{"kernels/matmul": 90_000_000, "unexplained/events_missing": 10_000_000}] * 8, ranks=2),
         same,
@@ -111,7 +116,7 @@ def _newer(path: Path) -> None:
 
 #: What is wrong with a baseline file -> how it is made, words of the first line.
 FILES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (lambda path: None, "no such file or folder: check the path"),
+    "missing": (lambda path: path, "no such file or folder: check the path"),
     "not json": (lambda path: path.write_text('{"schema_version": 1, "tool"'), "not valid JSON"),
     "newer schema": (_newer, "upgrade steptime"),
     "empty": (lambda path: path.write_text(""), ""),
