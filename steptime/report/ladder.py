@@ -9,7 +9,7 @@ from steptime.report import units
 from steptime.report.names import brief
 from steptime.report.page_tables import Table
 
-REPLAYED = "replayed"
+REPLAYED, REPLAYED_BOUND = "replayed", "replayed bound"
 #: Stalls that nothing explains are worth saying from this share of the critical path on.
 _STALLED = 0.02
 
