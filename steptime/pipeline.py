@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steptime.diagnose.findings import diagnose
-from steptime.errors import StepTimeError, TraceError
+from steptime.errors import StepTimeError, TraceError, UsageError
 from steptime.model import Input, Report, Tool
+from steptime.model.what_if import WhatIf
 from steptime.ranks.bandwidth import with_bandwidth
 from steptime.ranks.counted import Counted, Row, count_steps
 from steptime.ranks.job import Tables, job_facts, job_totals, other_steps, pictures, rank_rows
@@ -29,7 +30,7 @@ from steptime.trace.rank_order import RankAssignment, RankClaim, assign_ranks
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["ModelAsk", "Options", "RooflinePricing", "analyze"]
+__all__ = ["ModelAsk", "Options", "RooflinePricing", "analyze", "what_if"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Options:
     pricing: RooflinePricing = RooflinePricing()  # GPU, peaks and reference dtype
     model: ModelAsk = ModelAsk()  # the model and its tokens, for MFU by convention
     rules: tuple[str, ...] = ()  # folders with the user's own rules
+    replay: bool = False  # keep what a replay of the job needs
     draw_every_step: bool = False  # keep the segments of all steps, not of a typical and the slowest one only
     strict: bool = False  # stop at the first bad file instead of going on without it
     jobs: int = 1  # files read at once, each in a process of its own
@@ -60,6 +62,45 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     Raises:
         StepTimeError: nothing could be analysed, or, with `strict`, one file could not.
     """
+    return _analyzed(paths, options)[0]
+
+
+def what_if(
+    paths: Sequence[str | PathLike[str]],
+    removals: Sequence[str],
+    scales: Sequence[str] = (),
+    options: Options = Options(),  # noqa: B008 - frozen
+) -> WhatIf:
+    """Replay a job with some of its times changed.
+
+    Args:
+        paths: files, folders, globs or fsspec URLs.
+        removals: what is taken away: leaves, slices or fixes, as `steptime what-if --remove` takes them.
+        scales: ``NAME=FACTOR``, as ``--scale``; at least one of both.
+        options: see `Options`.
+
+    Raises:
+        StepTimeError: a name that means nothing, or nothing could be analysed or replayed.
+    """
+    from steptime.whatif.outcome import what_if as outcome
+    from steptime.whatif.requests import remove, scale
+
+    requests = [*map(remove, removals), *map(scale, scales)]
+    if not requests:
+        raise UsageError("nothing to change: give --remove NAME or --scale NAME=FACTOR")
+    report, counted, ranks = _analyzed(paths, replace(options, replay=True))
+    for row in counted.rows:
+        if row.timeline.dependencies is None:
+            raise TraceError(f"{row.file.meta.path}: rank {row.rank} computes on the CPU: only GPU ranks can be replayed")
+    if not report.job.rank_steps:
+        raise TraceError("no step could be counted, so there is none to replay: see the warnings of `steptime analyze`")
+    return outcome(report, counted, ranks.seen[0] if ranks.seen else None, requests)
+
+
+def _analyzed(
+    paths: Sequence[str | PathLike[str]] | str | PathLike[str], options: Options
+) -> tuple[Report, Counted, Together]:
+    """The report with the rows and the alignment that it is made of."""
     options.pricing.check()
     options.model.shape()
     several = [paths] if isinstance(paths, (str, PathLike)) else paths
@@ -78,7 +119,7 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     report = _report(counted, assignment, files, notes, options, ranks)
     report = with_ranks(report, ranks)
     report = with_bandwidth(report, counted, ranks.seen, options.pricing.roof(_device(counted)).link_bytes_per_s)
-    return diagnose(report, [Path(folder) for folder in options.rules])
+    return diagnose(report, [Path(folder) for folder in options.rules]), counted, ranks
 
 
 def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileSummary], list[str]]:
@@ -101,7 +142,9 @@ def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileS
 
 
 def _results(files: Sequence[TraceFile], options: Options) -> Iterator[tuple[TraceFile, FileSummary | StepTimeError]]:
-    request = Request(options.step_marker, options.unprofiled_step_ns, options.pricing, options.draw_every_step)
+    request = Request(
+        options.step_marker, options.unprofiled_step_ns, options.pricing, options.draw_every_step, options.replay
+    )
     jobs = min(options.jobs, len(files))
     if options.executor is None and jobs <= 1:
         yield from ((file, _summary(file, request)) for file in files)
