@@ -26,6 +26,8 @@ from steptime.trace.discover import TraceFile, discover
 from steptime.trace.events import DeviceProperties
 from steptime.trace.parse import parse
 from steptime.trace.rank_order import RankAssignment, RankClaim, assign_ranks
+from steptime.whatif.gains import with_replay
+from steptime.whatif.job_replay import ready
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -44,7 +46,7 @@ class Options:
     pricing: RooflinePricing = RooflinePricing()  # GPU, peaks and reference dtype
     model: ModelAsk = ModelAsk()  # the model and its tokens, for MFU by convention
     rules: tuple[str, ...] = ()  # folders with the user's own rules
-    replay: bool = False  # keep what a replay of the job needs
+    replay: bool = True  # replay the job, so that findings say what fixing them would buy
     draw_every_step: bool = False  # keep the segments of all steps, not of a typical and the slowest one only
     strict: bool = False  # stop at the first bad file instead of going on without it
     jobs: int = 1  # files read at once, each in a process of its own
@@ -62,7 +64,11 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     Raises:
         StepTimeError: nothing could be analysed, or, with `strict`, one file could not.
     """
-    return _analyzed(paths, options)[0]
+    report, counted, ranks = _analyzed(paths, options)
+    if not options.replay:
+        return report
+    alignment = ranks.seen[0] if ranks.seen is not None else None
+    return with_replay(report, ready(counted, alignment, ranks.pipeline), counted.rows, alignment)
 
 
 def what_if(
@@ -89,12 +95,11 @@ def what_if(
     if not requests:
         raise UsageError("nothing to change: give --remove NAME or --scale NAME=FACTOR")
     report, counted, ranks = _analyzed(paths, replace(options, replay=True))
-    for row in counted.rows:
-        if row.timeline.dependencies is None:
-            raise TraceError(f"{row.file.meta.path}: rank {row.rank} computes on the CPU: only GPU ranks can be replayed")
-    if not report.job.rank_steps:
-        raise TraceError("no step could be counted, so there is none to replay: see the warnings of `steptime analyze`")
-    return outcome(report, counted, ranks.seen[0] if ranks.seen else None, requests)
+    alignment = ranks.seen[0] if ranks.seen is not None else None
+    job = ready(counted, alignment, ranks.pipeline)
+    if isinstance(job, str):
+        raise TraceError(f"{fspath(paths[0])}: this job can't be replayed: {job}")
+    return outcome(report, job, (counted.rows, alignment), requests)
 
 
 def _analyzed(

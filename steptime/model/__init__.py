@@ -12,6 +12,7 @@ from steptime.model.inputs import Input, Quality, Tool
 from steptime.model.job import Cause, Collective, Job, Kernel, LeafTotal, OpRoof, SliceTotal, SlowGroup, Spread
 from steptime.model.path import CriticalPath, PathPlace, PathStep, PathTotal
 from steptime.model.ranks import Alignment, Pipeline, PipelineActions, Straggler
+from steptime.model.replay import Replay, Rung
 from steptime.model.report import SCHEMA_VERSION, Report
 from steptime.model.steps import OtherStep, RankSteps, StepTime, StepTimeline
 
@@ -36,7 +37,9 @@ __all__ = [
     "PipelineActions",
     "Quality",
     "RankSteps",
+    "Replay",
     "Report",
+    "Rung",
     "SCHEMA_VERSION",
     "SliceTotal",
     "SlowGroup",

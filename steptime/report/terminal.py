@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from steptime.model import Report
-from steptime.report import advice, groups, path_words, pipeline_words, units, words
+from steptime.report import advice, groups, ladder, path_words, pipeline_words, units, words
 from steptime.report.ledger import PRODUCTIVE, WHOLE, Row, apportion, ledger
 from steptime.report.names import brief, middle, shorten_all
 
@@ -180,7 +180,7 @@ def _findings(page: _Page, report: Report) -> None:
     found = advice.advice(report)
     if not found:
         return
-    page.heading("What to do", "  (by what it could give back; upper bounds, none counted twice)")
+    page.heading("What to do", "  (by what it costs; nothing is counted twice)")
     for number, one in enumerate(found, 1):
         lead = f"{number:>2}. "
         page.line(Text.assemble((one.title, "bold"), f" ({one.gain})"), lead)
@@ -189,6 +189,19 @@ def _findings(page: _Page, report: Report) -> None:
             page.line(text, "    seen: ", style="dim")
     if note := advice.more(report):
         page.line(note, "    ", style="dim")
+    _ladder(page, report)
+
+
+def _ladder(page: _Page, report: Report) -> None:
+    steps = ladder.rungs(report)
+    if steps:
+        page.heading("Fixed one after the other", "  (step time, MFU; in brackets by subtraction)")
+    times = max((len(step.step_time) for step in steps), default=0)
+    for step in steps:
+        lead = Text.assemble("  ", (f"{step.step_time:>{times}}", "bold"), f"  {step.mfu:>6}  ")
+        page.line(Text.assemble(step.fix, (f"  ({step.naive})" if step.naive else "", "dim")), lead)
+    if trust := ladder.trust(report):
+        page.line(trust, style="dim")
 
 
 def _checklist(page: _Page, report: Report) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.timeline.host import ALLOCATOR, CALL_NS, LAUNCH_BOUND, SYNC, HostState
-from steptime.timeline.idle import NEAR_NS
+from steptime.timeline.idle import NEAR_NS, call_leaf
 from steptime.timeline.intervals import Spans
 from steptime.timeline.links import BLOCKING_NS, CLOCK_NOISE_NS, Activities
 from steptime.trace.events import I32, I64, Category, EventTable
@@ -76,8 +76,9 @@ def host_points(table: EventTable, work: Activities, state: HostState, marks_ns:
     """
     calls = _calls(table, work, state)
     waiting, holder, leaf = _holders(table, work, state, calls)
-    returns = np.unique(waiting)
-    # Of each call its start; of one that waited, its return as well.
+    slow, slow_leaf = _slow_launches(table, work, state, calls, waiting)
+    returns = np.unique(np.concatenate([waiting, slow]))
+    # Of each call its start; of one that waited or was slow, its return as well.
     at = np.concatenate([calls.start_ns, calls.end_ns[returns]])
     call = np.concatenate([np.arange(len(calls.row)), returns])
     back = np.arange(len(at)) >= len(calls.row)
@@ -95,9 +96,12 @@ def host_points(table: EventTable, work: Activities, state: HostState, marks_ns:
     kept[waiting[late]] = True
     charged = np.full(len(calls.row), -1, np.int16)
     charged[waiting] = leaf
+    charged[slow] = slow_leaf
     parts = _parts(state, calls, (at, thread, call, back), kept, charged)
     start_of_row = np.full(len(table.start_ns), -1, np.int64)
     start_of_row[calls.row] = place[: len(calls.row)]
+    # What a slow call launches starts when it returns.
+    start_of_row[calls.row[slow]] = return_of[slow]
     launch = np.where(work.launched, start_of_row[work.launch], -1)
     return (
         HostPoints(
@@ -129,6 +133,18 @@ def _calls(table: EventTable, work: Activities, state: HostState) -> _Calls:
     row = row[np.argsort(table.start_ns[row], kind="stable")]
     start = table.start_ns[row] - shift_ns
     return _Calls(row, start, start + table.dur_ns[row], table.track[row])
+
+
+def _slow_launches(
+    table: EventTable, work: Activities, state: HostState, calls: _Calls, waiting: I64
+) -> tuple[I64, I16]:
+    """Launches that took long without waiting for the device, and what that is charged to: int64 [s], int16 [s]."""
+    launched = np.flatnonzero(work.launched)
+    rows, first = np.unique(work.launch[launched], return_index=True)
+    call = np.searchsorted(calls.row, rows, sorter=(order := np.argsort(calls.row)))
+    call = order[call]
+    slow = (calls.end_ns[call] - calls.start_ns[call] > CALL_NS) & ~np.isin(call, waiting)
+    return call[slow], call_leaf(table, work, launched[first[slow]], state)
 
 
 def _for_a_value(state: HostState, calls: _Calls) -> I16:

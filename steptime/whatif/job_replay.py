@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from steptime import model
+from steptime.errors import GraphError
 from steptime.ranks.alignment import Alignment
 from steptime.ranks.counted import Counted
 from steptime.trace.events import I64
@@ -18,8 +19,9 @@ from steptime.whatif.scenario import Change, Place, weights
 from steptime.whatif.schedule import schedule
 from steptime.whatif.step_times import step_lengths
 
-#: Scenarios replayed at once: more need more memory, and gain nothing.
-AT_ONCE = 12
+#: Scenarios replayed at once: more need more memory, and gain nothing. All at once have so many instants at most (each
+#: takes some 40 bytes), and no larger job is replayed.
+AT_ONCE, MOST_INSTANTS = 12, 30_000_000
 
 
 class JobReplay:
@@ -48,12 +50,29 @@ class JobReplay:
     def steps_ns(self, several: Sequence[Sequence[Change]]) -> list[float]:
         """Mean length of a counted step under each of several sets of changes, in ns."""
         found: list[float] = []
-        for begin in range(0, len(several), AT_ONCE):
-            part = [scenario(self.job, self.place, changes) for changes in several[begin : begin + AT_ONCE]]
+        at_once = max(min(AT_ONCE, MOST_INSTANTS // max(len(self.times), 1)), 1)
+        for begin in range(0, len(several), at_once):
+            part = [scenario(self.job, self.place, changes) for changes in several[begin : begin + at_once]]
             times = replay(self.job.graph, self.plan, weights(self.job, part))
             lengths = step_lengths(self.job.ends, times)[self.place.counted]
             found += lengths.mean(axis=0).tolist()
         return found
+
+
+def ready(counted: Counted, alignment: Alignment | None, pipeline: model.Pipeline | None) -> JobReplay | str:
+    """The job to replay, or why it can't be."""
+    known = [row.timeline.dependencies for row in counted.rows]
+    if any(one is None for one in known):
+        return "what waited for what is not known of all ranks"
+    if not any(counted.steps):
+        return "no step was counted"
+    instants = sum(len(one.start_ns) + len(one.host.at_ns) for one in known if one is not None)
+    if instants > MOST_INSTANTS:
+        return f"the job has {instants} instants, more than the {MOST_INSTANTS} that are replayed: choose fewer --steps"
+    try:
+        return JobReplay(counted, alignment, pipeline)
+    except GraphError as error:
+        return str(error)
 
 
 def _place(counted: Counted, pipeline: model.Pipeline | None) -> Place:

@@ -11,34 +11,32 @@ import numpy as np
 from steptime.model import CriticalPath, Report
 from steptime.model.what_if import Bottleneck, PathLeaf, Predicted, WhatIf
 from steptime.ranks.alignment import Alignment
-from steptime.ranks.counted import Counted
-from steptime.taxonomy import LEAF_CODE, LEAVES
+from steptime.ranks.counted import Row
 from steptime.trace.events import I64
 from steptime.whatif.changes import scenario
+from steptime.whatif.gains import MOST_ERROR
 from steptime.whatif.job_graph import JobGraph
 from steptime.whatif.job_replay import JobReplay
 from steptime.whatif.path_report import with_critical_path
 from steptime.whatif.rank_nodes import EDGE, LAG
 from steptime.whatif.replay import in_scenario, replay
 from steptime.whatif.requests import Request, changes_of
-from steptime.whatif.scenario import APART, HIDDEN, LEAF, RANKS, STAGES, Change, Scenario, weights
+from steptime.whatif.scenario import LEAF, Change, Scenario, weights
 from steptime.whatif.subtraction import subtracted_ns
 
-#: A replay that misses the measured steps by more than this predicts nothing.
-MOST_ERROR_SHARE = 0.03
 _PRODUCTIVE = "productive"
 _UNEXPLAINED = "unexplained/"
 
 
 def what_if(
-    report: Report, counted: Counted, alignment: Alignment | None, requests: Sequence[Request]
+    report: Report, job: JobReplay, made_of: tuple[Sequence[Row], Alignment | None], requests: Sequence[Request]
 ) -> WhatIf:
     """Replay the job under the requests: each alone, one after the other, and all together.
 
     Args:
         report: of the job.
-        counted: its rows, with their dependencies.
-        alignment: the rows' clocks, None for a single row.
+        job: ready to be replayed.
+        made_of: its rows, and their clocks (None for a single row).
         requests: at least one.
 
     Raises:
@@ -46,7 +44,6 @@ def what_if(
     """
     asked = [changes_of(request, report) for request in requests]
     texts = [request.text for request in requests]
-    job = JobReplay(counted, alignment, report.pipeline)
     refused = _refused(job)
     alone = [[one] for one in range(len(asked))]
     growing = [list(range(count + 1)) for count in range(len(asked))]
@@ -78,22 +75,24 @@ def what_if(
         together=made[-1],
         warnings=report.warnings,
     )
-    before = _path(report, counted, alignment, (job.job, job.times))
+    before = _path(report, made_of, (job.job, job.times))
     if before is None:
         return result
     result = msgspec.structs.replace(result, unexplained_share=_unexplained_share(before))
     if refused:
         return result
-    after = _path(report, counted, alignment, _under(job, several[-1]))
-    return result if after is None else _with_paths(result, before, after)
+    after = _path(report, made_of, _under(job, several[-1]))
+    if after is None or len(after.steps) != len(before.steps):
+        return result
+    return _with_paths(result, before, after)
 
 
 def _refused(job: JobReplay) -> str | None:
-    if job.error_share <= MOST_ERROR_SHARE:
+    if job.error_share <= MOST_ERROR:
         return None
     return (
         f"the replay of the unchanged job misses its measured steps by {100 * job.error_share:.1f} % "
-        f"(more than {100 * MOST_ERROR_SHARE:.0f} %)"
+        f"(more than {100 * MOST_ERROR:.0f} %)"
     )
 
 
@@ -154,10 +153,10 @@ def _longest(job: JobGraph, made: Scenario) -> I64:
 
 
 def _path(
-    report: Report, counted: Counted, alignment: Alignment | None, replayed: tuple[JobGraph, I64]
+    report: Report, made_of: tuple[Sequence[Row], Alignment | None], replayed: tuple[JobGraph, I64]
 ) -> CriticalPath | None:
     graph, times = replayed
-    path = with_critical_path(report, graph, times, counted.rows, alignment).critical_path
+    path = with_critical_path(report, graph, times, *made_of).critical_path
     return path if path is not None and path.length_ns > 0 else None
 
 
