@@ -12,6 +12,7 @@ from steptime.cli.outputs import check_outputs, deliver, output_options, wants_e
 from steptime.cli.params import Milliseconds
 from steptime.cli.progress import progress
 
+
 # Every option that is not named in the signature is a field of `steptime.pipeline.Options`, of its
 # `pricing` or of its `model`, under the field's name.
 @click.command("analyze", short_help="Say where the step time went.")

@@ -21,11 +21,15 @@ _MODEL = ("model", "params", "tokens_per_step", "seq_len")
 
 def input_options(function: _Function) -> _Function:
     """Add the options that `read_options` takes."""
-    options = (
+    options: tuple[Callable[[_Function], _Function], ...] = (
         click.option("--steps", type=StepRange(), help="Analyse only steps A to B, both included."),
         click.option("--step-marker", type=Pattern(), help="Each annotation that matches RE marks a step."),
-        click.option("--rank", type=click.IntRange(min=0), metavar="N", help="The rank of a file that does not say it."),
-        click.option("--gpu", metavar="NAME", help="The GPU's row in steptime's table, where the trace does not tell it."),
+        click.option(
+            "--rank", type=click.IntRange(min=0), metavar="N", help="The rank of a file that does not say it."
+        ),
+        click.option(
+            "--gpu", metavar="NAME", help="The GPU's row in steptime's table, where the trace does not tell it."
+        ),
         click.option(
             "--peak",
             "peaks",
@@ -34,15 +38,25 @@ def input_options(function: _Function) -> _Function:
             help="Dense peak of the GPU, as 989.4e12:bf16; once for each dtype.",
         ),
         click.option("--dtype", help="The dtype that the run means to compute in (bf16; fp16 before Ampere)."),
-        click.option("--gpu-table", metavar="FILE", help="A table of GPUs of your own, in the form of steptime's gpus.toml."),
+        click.option(
+            "--gpu-table", metavar="FILE", help="A table of GPUs of your own, in the form of steptime's gpus.toml."
+        ),
         click.option("--model", metavar="MODEL", help="A Hugging Face config.json, or a preset such as llama-3-8b."),
         click.option("--params", metavar="N", help="Parameters of the model, as 8e9, where there is no config."),
-        click.option("--tokens-per-step", type=click.IntRange(min=1), metavar="N", help="Tokens of one update, all GPUs."),
+        click.option(
+            "--tokens-per-step", type=click.IntRange(min=1), metavar="N", help="Tokens of one update, all GPUs."
+        ),
         click.option("--seq-len", type=click.IntRange(min=1), metavar="N", help="Tokens of one sequence."),
         click.option("--rules", metavar="DIR", multiple=True, help="A folder with rules of your own."),
         click.option("--strict", is_flag=True, help="Stop at the first bad file instead of going on without it."),
         click.option(
-            "-j", "--jobs", type=click.IntRange(min=1), metavar="N", default=1, show_default=True, help="Read N files at once."
+            "-j",
+            "--jobs",
+            type=click.IntRange(min=1),
+            metavar="N",
+            default=1,
+            show_default=True,
+            help="Read N files at once.",
         ),
         click.option("-v", "--verbose", is_flag=True, help="Name each file as it is read."),
     )

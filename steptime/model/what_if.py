@@ -56,9 +56,10 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     its single steps differ, mean. refused: why the replay predicts nothing; None if it does. unexplained_share: of the
     unchanged critical path, delays without a cause in the traces: they stay in every prediction.
 
-    each: every change alone; so_far: the first of them, the first two, and so on. together: all of them. path: the
-    critical path before and after, leaves largest first after, which add up to path_before_ns and path_after_ns over
-    `path_steps` steps; empty without one. bottleneck_before, bottleneck: the largest of each, None without.
+    meanings: what each request comes to in this job. each: every change alone; so_far: the first of them, the first
+    two, and so on. together: all of them. path: the critical path before and after, leaves largest first after, which
+    add up to path_before_ns and path_after_ns over `path_steps` steps; empty without one. bottleneck_before,
+    bottleneck: the largest of each, None without.
     """
 
     kind: str = WHAT_IF_KIND
@@ -66,6 +67,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     tool: Tool
     inputs: list[str]
     ranks_analyzed: int
+    world_size: int | None
     steps: list[int]
     measured_ns: float
     replayed_ns: float
@@ -73,6 +75,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     refused: str | None
     mfu: float | None
     unexplained_share: float | None
+    meanings: list[str]
     each: list[Predicted]
     so_far: list[Predicted]
     together: Predicted

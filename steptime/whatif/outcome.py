@@ -20,7 +20,7 @@ from steptime.whatif.job_replay import JobReplay
 from steptime.whatif.path_report import with_critical_path
 from steptime.whatif.rank_nodes import EDGE, LAG
 from steptime.whatif.replay import in_scenario, replay
-from steptime.whatif.requests import Request, changes_of
+from steptime.whatif.requests import Request, changes_of, meaning
 from steptime.whatif.scenario import LEAF, Change, Scenario, weights
 from steptime.whatif.subtraction import subtracted_ns
 
@@ -48,14 +48,14 @@ def what_if(
     alone = [[one] for one in range(len(asked))]
     growing = [list(range(count + 1)) for count in range(len(asked))]
     several = [[change for at in which for change in asked[at]] for which in [*alone, *growing]]
-    new = [None] * len(several) if refused else [_step_ns(job, ns) for ns in job.steps_ns(several)]
+    new = [None] * len(several) if refused else [_step_ns(job, ns) for ns in _replayed(job, several)]
     made = [
         Predicted(
             asked=[texts[at] for at in which],
             step_ns=step_ns,
             mfu=None if report.job.mfu is None or step_ns is None else report.job.mfu * job.measured_ns / step_ns,
             subtracted_ns=_subtracted(job, report, changes),
-            notes=_notes(job, report, changes) if len(which) == 1 else [],
+            notes=_notes(job, changes) if len(which) == 1 else [],
         )
         for which, changes, step_ns in zip([*alone, *growing], several, new, strict=True)
     ]
@@ -63,6 +63,7 @@ def what_if(
         tool=report.tool,
         inputs=[one.path for one in report.inputs],
         ranks_analyzed=report.job.ranks_analyzed,
+        world_size=report.job.world_size,
         steps=report.job.steps,
         measured_ns=job.measured_ns,
         replayed_ns=job.step_ns,
@@ -70,6 +71,7 @@ def what_if(
         refused=refused,
         mfu=report.job.mfu,
         unexplained_share=None,
+        meanings=[meaning(*one, report) for one in zip(requests, asked, strict=True)],
         each=made[: len(asked)],
         so_far=made[len(asked) :],
         together=made[-1],
@@ -96,6 +98,13 @@ def _refused(job: JobReplay) -> str | None:
     )
 
 
+def _replayed(job: JobReplay, several: Sequence[Sequence[Change]]) -> list[float]:
+    """Mean steps of several sets, each of which is replayed once."""
+    distinct = list(dict.fromkeys(tuple(changes) for changes in several))
+    made = dict(zip(distinct, job.steps_ns(distinct), strict=True))
+    return [made[tuple(changes)] for changes in several]
+
+
 def _step_ns(job: JobReplay, replayed_ns: float) -> float:
     """A replayed step as a measured one: what the unchanged replay misses is taken to stay."""
     return job.measured_ns * replayed_ns / job.step_ns
@@ -106,7 +115,7 @@ def _subtracted(job: JobReplay, report: Report, changes: Sequence[Change]) -> fl
     return None if removed is None else max(job.measured_ns - removed, 0.0)
 
 
-def _notes(job: JobReplay, report: Report, changes: Sequence[Change]) -> list[str]:
+def _notes(job: JobReplay, changes: Sequence[Change]) -> list[str]:
     """What of a request changes nothing."""
     asked = [code for change in changes if change.kind == LEAF for code in change.leaves]
     if not asked or any(change.kind != LEAF for change in changes):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -37,6 +37,13 @@ _FIXES = {
     "stage_imbalance": STAGES,
     _BUBBLE: APART,
     "perfect": EVEN,
+}
+#: What they come to.
+_MEANINGS = {
+    NOBODY_LATE: "no rank takes longer than the median of its peers, step by step",
+    STAGES: "all stages compute equally long, in all as long as now",
+    APART: "no stage waits for a message of another",
+    EVEN: "every rank and every step takes the median time: no straggler, no jitter",
 }
 #: Fixes that are a leaf by another name.
 _ALIASES = {"graphs": "host/launch_bound", "loader": "host/data_loader", "recompute": "recompute/recompute"}
@@ -106,7 +113,9 @@ def scale(text: str) -> Request:
     name, equals, number = text.strip().rpartition("=")
     head = name.partition(":")[0]
     if head in _FORMS or text.strip().partition(":")[0] in _FORMS:
-        raise UsageError(f"{asked}: can only be removed, not scaled: use {REMOVE} {head or text}")
+        raise UsageError(
+            f"{asked}: can only be removed, not scaled: use {REMOVE} {_FORMS.get(head) or _FORMS[text.strip().partition(':')[0]]}"
+        )
     if not equals or not name:
         raise UsageError(f"{asked}: needs a factor: {text or 'NAME'}=0.8 makes it take 0.8 times as long")
     found = _known(name, asked)
@@ -137,6 +146,39 @@ def changes_of(request: Request, report: Report) -> list[Change]:
         _told(request, report, request.name)
     codes = tuple(LEAF_CODE[key] for key in keys if key not in _NOT_ALONE)
     return [Change(request.text, LEAF, codes, request.factor)]
+
+
+def meaning(request: Request, changes: Sequence[Change], report: Report) -> str:
+    """What a request comes to in this job, in words."""
+    if request.name in _FIXES:
+        return _MEANINGS[_FIXES[request.name]]
+    if request.name == _STRAGGLER:
+        several = len(request.ranks) > 1
+        who = f"rank{'s' if several else ''} {', '.join(map(str, request.ranks))}"
+        return f"{who} as fast as the median of {'their' if several else 'its'} peers"
+    if request.name == _HIDE:
+        return f"{request.of}: computing waits for none of it"
+    if request.name == _FINDING:
+        return f"the finding's fix: {', '.join(_change_words(change) for change in changes)}"
+    beyond = " beyond useful work" if report.job.productive_ns and _touches_kernels(changes) else ""
+    if request.name in (_ROOF, _LINK_ROOF):
+        at = "at the roof" if request.name == _ROOF else "at their links' full rate"
+        return f"{at}, time{beyond}: {', '.join(_change_words(change) for change in changes)}"
+    name = "" if request.name == request.text.partition("=")[0] else f"{request.name}, "
+    return f"{name}its time{beyond} {f'times {request.factor:g}' if request.factor else 'is gone'}"
+
+
+def _change_words(change: Change) -> str:
+    if change.kind == RANKS:
+        return f"rank {', '.join(map(str, change.ranks))} as fast as the median of its peers"
+    names = ", ".join(LEAVES[code].key for code in change.leaves)
+    if change.kind == LEAF:
+        return f"{names} times {change.factor:.3g}" if change.factor else f"{names} gone"
+    return f"computing waits for no {names}" if change.kind == HIDDEN else _MEANINGS[change.kind]
+
+
+def _touches_kernels(changes: Sequence[Change]) -> bool:
+    return any(LEAVES[code].slice == _KERNELS for change in changes for code in change.leaves)
 
 
 def leaf_totals(report: Report) -> Mapping[str, LeafTotal]:
@@ -190,7 +232,8 @@ def _leaf_in(slice_id: str, name: str, asked: str, form: str) -> str:
     key = name if name in keys.values() else keys.get(name)
     if key is None:
         near = difflib.get_close_matches(name, list(keys), 1, 0.5)
-        raise UsageError(f"{asked}: {f'did you mean {near[0]}?' if near else f'one of {", ".join(keys)}'} ({form})")
+        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(keys)}"
+        raise UsageError(f"{asked}: {hint} ({form})")
     return key
 
 
@@ -209,7 +252,7 @@ def _fix(request: Request, report: Report) -> list[Change]:
     kind = _FIXES[request.name]
     if kind in (APART, STAGES) and report.pipeline is None:
         raise UsageError(f"{request.text}: these traces show no pipeline stages")
-    if kind in (NOBODY_LATE,) and len({rank.rank for rank in report.ranks}) < 2:
+    if kind == NOBODY_LATE and len({rank.rank for rank in report.ranks}) < 2:
         raise UsageError(f"{request.text}: needs the files of several ranks: there is nobody to wait for")
     return [Change(request.text, kind)]
 
