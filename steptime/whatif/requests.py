@@ -111,11 +111,9 @@ def scale(text: str) -> Request:
     """
     asked = f"{SCALE} {text}"
     name, equals, number = text.strip().rpartition("=")
-    head = name.partition(":")[0]
-    if head in _FORMS or text.strip().partition(":")[0] in _FORMS:
-        raise UsageError(
-            f"{asked}: can only be removed, not scaled: use {REMOVE} {_FORMS.get(head) or _FORMS[text.strip().partition(':')[0]]}"
-        )
+    form = _FORMS.get(text.strip().partition(":")[0])
+    if form is not None:
+        raise UsageError(f"{asked}: can only be removed, not scaled: use {REMOVE} {form}")
     if not equals or not name:
         raise UsageError(f"{asked}: needs a factor: {text or 'NAME'}=0.8 makes it take 0.8 times as long")
     found = _known(name, asked)
@@ -157,7 +155,7 @@ def meaning(request: Request, changes: Sequence[Change], report: Report) -> str:
         who = f"rank{'s' if several else ''} {', '.join(map(str, request.ranks))}"
         return f"{who} as fast as the median of {'their' if several else 'its'} peers"
     if request.name == _HIDE:
-        return f"{request.of}: computing waits for none of it"
+        return f"computing waits for no {request.of}"
     if request.name == _FINDING:
         return f"the finding's fix: {', '.join(_change_words(change) for change in changes)}"
     beyond = " beyond useful work" if report.job.productive_ns and _touches_kernels(changes) else ""
