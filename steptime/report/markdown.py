@@ -205,3 +205,7 @@ def _code(text: str) -> str:
     if not re.search(r"[`|\\]|^\s|\s$|^$", text):
         return f"`{text}`"
     return f"<code>{text.translate(_ENTITIES)}</code>"
+
+
+#: For other pages of Markdown.
+plain_text, table_of = _text, _table
