@@ -26,8 +26,11 @@ from steptime.trace.events import I32, I64
 #: A message that was asked for long ago came while the host looked only if that was for this share of the time: else
 #: all that its end tells is when the host looked. An error costs no more than this share.
 WAITED_SHARE = 0.05
-#: So late, as a share of the wait, a worker may end a span whose end somebody waited for.
-LATE_SHARE = 0.05
+#: So late a worker may end a span whose end somebody waited for, though never later than the wait is long: a few turns
+#: of the scheduler (3 to 4 ms each on Linux).
+LATE_NS = 10_000_000
+#: The end of a step may come so much before that of the step's communication, as a share of the step: see above.
+EARLY_SHARE = 0.1
 _LONG_AGO = int(np.iinfo(np.int64).min // 4)
 
 
@@ -83,7 +86,10 @@ def host_dependencies(
     place[order] = np.arange(len(at))
     at = at[order]
     marks, launch, returns, seen = np.split(place, np.cumsum([len(bounds), count, len(waits.end)]))
-    unseen, until = _unseen(instances.end_ns, waited | noticed, (at, np.sort(np.concatenate([marks, returns]))))
+    unseen = np.flatnonzero(~waited & ~noticed)
+    until = _until(asked.end_ns[unseen], instances.end_ns[unseen], at[returns], bounds)
+    place = np.concatenate([returns, marks])
+    unseen, until = unseen[until >= 0], place[until[until >= 0]]
     held = np.concatenate([returns, seen, until])
     holder = np.concatenate([waits.instance, told, unseen])
     part_of, part_leaf, part_ns = _parts(context, spent, waits, at)
@@ -136,35 +142,57 @@ def _waits(asked: _Asked, instances: Instances, spent: Spent, bounds: I64) -> _W
     taken = union(Spans(spent.start, spent.end))
     busy = union(Spans(np.append(taken.start, asked.start_ns), np.append(taken.end, asked.end_ns)))
     did = np.unique(np.concatenate([busy.end, asked.start_ns, bounds]))
-    end = _returns(asked, instances, taken, busy, did)
+    end = instances.end_ns
     start = np.maximum(instances.start_ns, _last(did, end))
-    idle = np.flatnonzero((start < end) & ~holds(busy, end - 1) & (end <= bounds[-1]) & (start >= bounds[0]))
+    idle = np.flatnonzero((start < end) & ~holds(busy, end - 1))
     idle = idle[np.lexsort((end[idle], start[idle]))]
     owned = first_started(Spans(start[idle], end[idle]))
-    of, length = idle[owned.source], owned.end - owned.start
+    of = idle[owned.source]
     # Whoever did nothing since it asked, not even wait for something else, waits for that.
     message = asked.message[of]
     other = np.where(message, _last(owned.end, owned.start), _LONG_AGO)
     at_once = asked.start_ns[of] >= np.maximum(_last(taken.end, owned.end), other)
     enough = np.where(message, WAITED_SHARE * (owned.end - asked.start_ns[of]), 0)
-    sure = at_once | (length > np.maximum(HOLE_NS, enough))
-    return _Waits(owned.start[sure], owned.end[sure], of[sure])
+    sure = at_once | (owned.end - owned.start > np.maximum(HOLE_NS, enough))
+    waits = _Waits(owned.start[sure], owned.end[sure], of[sure])
+    began = np.maximum(_last(did, busy.start - 1), _last(waits.end, busy.start))
+    waits = _with_late_ends(waits, asked, instances, Spans(began, busy.start))
+    inside = (waits.start >= bounds[0]) & (waits.end <= bounds[-1])
+    return _Waits(waits.start[inside], waits.end[inside], waits.instance[inside])
 
 
-def _returns(asked: _Asked, instances: Instances, taken: Spans, busy: Spans, did: I64) -> I64:
-    """When a thread that waited for each instance went on, int64 [n]: at its end, or a little before.
+def _with_late_ends(waits: _Waits, asked: _Asked, instances: Instances, idle: Spans) -> _Waits:
+    """The waits, and those that ended a little before the end that the recording has.
 
     A worker wakes who waits and only then ends its span: on a busy machine the thread is back at work before that.
+
+    idle: when the threads did nothing, though no end of theirs explains it, up to when they went on; disjoint.
     """
-    start, end = instances.start_ns, instances.end_ns
-    idle_ns = end - np.maximum(start, _last(did, end))
-    at_end = ~holds(busy, end - 1) & ((idle_ns > HOLE_NS) | (asked.start_ns >= _last(taken.end, end)))
-    since = _last(did, busy.start - 1)
-    long = busy.start - since > HOLE_NS
-    again = _last(busy.start[long], end)
-    idle_ns = again - np.maximum(start, np.append(since[long], _LONG_AGO)[_place(busy.start[long], end)])
-    late = (idle_ns > HOLE_NS) & (end - again <= np.maximum(HOLE_NS, LATE_SHARE * idle_ns))
-    return np.where(late & ~at_end & ~asked.message, again, end)
+    workers = np.flatnonzero(~asked.message)
+    if not len(workers):
+        return waits
+    workers = workers[np.argsort(instances.end_ns[workers], kind="stable")]
+    after = np.searchsorted(instances.end_ns[workers], idle.end)
+    of = workers[np.minimum(after, len(workers) - 1)]
+    began = np.maximum(idle.start, instances.start_ns[of])
+    length = idle.end - began
+    seen_ns = np.zeros(len(asked.message), np.int64)
+    seen_ns[waits.instance] = waits.end - waits.start
+    late_ns = instances.end_ns[of] - idle.end
+    found = np.flatnonzero(
+        (after < len(workers)) & (length > np.maximum(HOLE_NS, seen_ns[of])) & (late_ns <= np.minimum(length, LATE_NS))
+    )
+    found = found[np.lexsort((length[found], of[found]))]
+    longest = np.append(of[found][1:] != of[found][:-1], True)[: len(found)]
+    found = found[longest]
+    # Nobody waits twice for the same: what it did at the recorded end was by chance.
+    kept = ~np.isin(waits.instance, of[found])
+    start, end, instance = (
+        np.append(old[kept], new[found])
+        for old, new in ((waits.start, began), (waits.end, idle.end), (waits.instance, of))
+    )
+    order = np.argsort(end, kind="stable")
+    return _Waits(start[order], end[order], instance[order])
 
 
 def _place(times: I64, before: I64) -> I64:
@@ -177,16 +205,19 @@ def _last(times: I64, before: I64) -> I64:
     return np.append(times, _LONG_AGO)[_place(times, before)]
 
 
-def _unseen(end_ns: I64, known: Mask, waits: tuple[I64, I64]) -> tuple[I64, I64]:
-    """Instances that nobody was seen to wait for, and the host point at which the thread had certainly waited for each.
+def _until(asked_ns: I64, end_ns: I64, returns_ns: I64, bounds: I64) -> I64:
+    """Where the threads had certainly waited for each of some instances that nobody was seen to wait for, int64.
 
-    waits: instants of all host points, and the points that are returns of waits or ends of steps.
+    An index into the ascending returns of waits and, behind them, the bounds of the steps; -1 if neither follows.
     """
-    at, points = waits
-    unseen = np.flatnonzero(~known)
-    until = np.searchsorted(at[points], end_ns[unseen], side="left")
-    inside = until < len(points)
-    return unseen[inside], points[until[inside]]
+    none = np.iinfo(np.int64).max
+    at = np.searchsorted(returns_ns, end_ns)
+    step = np.clip(np.searchsorted(bounds, end_ns, side="right") - 1, 0, max(len(bounds) - 2, 0))
+    early = np.minimum(LATE_NS, EARLY_SHARE * np.diff(bounds)[step]).astype(np.int64)
+    mark = np.searchsorted(bounds, np.maximum(asked_ns + 1, end_ns - early))
+    by_return, by_mark = np.append(returns_ns, none)[at], np.append(bounds, none)[mark]
+    found = np.where(by_return <= by_mark, at, len(returns_ns) + mark)
+    return np.where(np.minimum(by_return, by_mark) < none, found, -1)
 
 
 def _in_turn(track: I32, asked: _Asked, instances: Instances) -> I64:
