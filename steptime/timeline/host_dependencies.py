@@ -110,7 +110,8 @@ def host_dependencies(
         host=HostPoints(
             at_ns=at,
             thread=np.full(len(at), TRAINING, np.int32),
-            step=(np.searchsorted(bounds, at, side="right") - 1).astype(np.int32),
+            # What passed before the end of a step is that step's.
+            step=(np.searchsorted(bounds, at, side="left") - 1).astype(np.int32),
             part_of=part_of,
             part_leaf=part_leaf.astype(np.int16),
             part_ns=part_ns,
@@ -143,7 +144,7 @@ def _waits(asked: _Asked, instances: Instances, spent: Spent, bounds: I64) -> _W
     busy = union(Spans(np.append(taken.start, asked.start_ns), np.append(taken.end, asked.end_ns)))
     did = np.unique(np.concatenate([busy.end, asked.start_ns, bounds]))
     end = instances.end_ns
-    start = np.maximum(instances.start_ns, _last(did, end))
+    start = np.maximum(asked.end_ns, _last(did, end))
     idle = np.flatnonzero((start < end) & ~holds(busy, end - 1))
     idle = idle[np.lexsort((end[idle], start[idle]))]
     owned = first_started(Spans(start[idle], end[idle]))
@@ -174,7 +175,7 @@ def _with_late_ends(waits: _Waits, asked: _Asked, instances: Instances, idle: Sp
     workers = workers[np.argsort(instances.end_ns[workers], kind="stable")]
     after = np.searchsorted(instances.end_ns[workers], idle.end)
     of = workers[np.minimum(after, len(workers) - 1)]
-    began = np.maximum(idle.start, instances.start_ns[of])
+    began = np.maximum(idle.start, asked.end_ns[of])
     length = idle.end - began
     seen_ns = np.zeros(len(asked.message), np.int64)
     seen_ns[waits.instance] = waits.end - waits.start

@@ -63,6 +63,7 @@ class Settings:
     sequence: int = 32
     batch: int = 4
     with_stack: bool = False
+    bucket_mb: float = 4.0
     op_ms: float = 0.0  # an op of the model sleeps so long a step on every rank, half of it in the backward pass,
     slow_op_rank: int = -1  # and longer on this one
     slow_op_ms: float = 0.0
@@ -108,7 +109,7 @@ def train(out: Path, settings: Settings, rank: int) -> None:
     meeting = (out / "rendezvous").resolve().as_uri()
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=settings.ranks)
     own_ms = settings.op_ms + (settings.slow_op_ms if rank == settings.slow_op_rank else 0.0)
-    model = DistributedDataParallel(_build_model(settings, own_ms), bucket_cap_mb=4)
+    model = DistributedDataParallel(_build_model(settings, own_ms), bucket_cap_mb=settings.bucket_mb)
     if settings.optimizer == "sgd":
         optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     else:

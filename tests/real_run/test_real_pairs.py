@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 LOADER, SLOW = 1, 0
 """The rank whose loader sleeps, and the one whose ops take longer."""
 TRIES = 3
-CLEAN = Settings(slow_rank=-1, steps=14, sleep_every=1, op_ms=100.0, width=128)
+CLEAN = Settings(slow_rank=-1, steps=14, sleep_every=1, op_ms=100.0, width=128, bucket_mb=1.0)
 SLOW_LOADER = replace(CLEAN, slow_rank=LOADER, sleep_ms=80.0)
 SLOW_OPS = replace(CLEAN, slow_op_rank=SLOW, slow_op_ms=50.0)
 BOTH = replace(SLOW_LOADER, slow_op_rank=SLOW, slow_op_ms=50.0)
