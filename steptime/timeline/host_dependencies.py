@@ -155,6 +155,8 @@ def _waits(asked: _Asked, instances: Instances, spent: Spent, bounds: I64) -> _W
     at_once = asked.start_ns[of] >= np.maximum(_last(taken.end, owned.end), other)
     enough = np.where(message, WAITED_SHARE * (owned.end - asked.start_ns[of]), 0)
     sure = at_once | (owned.end - owned.start > np.maximum(HOLE_NS, enough))
+    # One wait after another, as for the buckets of a gradient.
+    sure |= ~message & (_last(owned.end[sure], owned.start) >= _last(did, owned.end))
     waits = _Waits(owned.start[sure], owned.end[sure], of[sure])
     began = np.maximum(_last(did, busy.start - 1), _last(waits.end, busy.start))
     waits = _with_late_ends(waits, asked, instances, Spans(began, busy.start))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from steptime.ranks.counted import Row
 from steptime.ranks.together import together
@@ -204,6 +205,58 @@ def test_communication_outside_the_steps_does_no_harm(tmp_path: Path) -> None:
     graph = graph_of(both, tmp_path)
     assert steps_us(graph) == [[7000.0] * 2] * 2
     assert steps_us(graph, {(1, MATMUL): 3000}) == [[4000.0] * 2] * 2
+
+
+class Program:
+    """Steps of a data-parallel job at random: `STEPS` x (some times compute and an all-reduce, then the optimizer).
+
+    Threads wait for all buckets in turn once the last has been asked for. Run by hand, on the clock of the job, us.
+    """
+
+    def __init__(self, seed: int) -> None:
+        draw = np.random.default_rng(seed)
+        self.buckets = int(draw.integers(1, 5))
+        self.compute = draw.integers(300, 4000, (2, STEPS, self.buckets + 1))
+        self.transfer = draw.integers(100, 3000, (STEPS, self.buckets))
+
+    def run(self, compute: NDArray[np.int64]) -> tuple[list[list[int]], tuple[Recording, Recording]]:
+        """Lengths of the steps of both ranks, and what is recorded of them."""
+        both = Recording(0, PAIR), Recording(1, PAIR)
+        now, begin = [0, 0], [0, 0]
+        lengths: list[list[int]] = [[], []]
+        for step in range(STEPS):
+            asked = [[0] * self.buckets for _ in both]
+            for rank, one in enumerate(both):
+                for at, length in enumerate(compute[rank, step, :-1].tolist()):
+                    one.op("aten::mm", now[rank], now[rank] + length)
+                    now[rank] += length
+                    asked[rank][at] = now[rank]
+                    one.asks("allreduce_", now[rank], [[[101 + at]]])
+                    now[rank] += 2
+            for bucket in range(self.buckets):
+                end = max(arrivals[bucket] for arrivals in asked) + 10 + int(self.transfer[step, bucket])
+                for rank, one in enumerate(both):
+                    span = ("user_annotation", "gloo:all_reduce", asked[rank][bucket] + 10, end, WORKER + bucket)
+                    one.add(*span, Input_Dims=[[101 + bucket]])
+                    now[rank] = max(now[rank], end)
+            for rank, one in enumerate(both):
+                one.op("aten::relu", now[rank], now[rank] + int(compute[rank, step, -1]))
+                now[rank] += int(compute[rank, step, -1])
+                one.step(step, begin[rank], now[rank])
+                lengths[rank].append(now[rank] - begin[rank])
+                begin[rank] = now[rank]
+        return lengths, both
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_jobs_replay_as_they_would_have_run(seed: int, tmp_path: Path) -> None:
+    program = Program(seed)
+    measured, both = program.run(program.compute)
+    graph = graph_of(both, tmp_path)
+    assert steps_us(graph) == measured
+    faster = program.compute.copy()
+    faster[1, :, :-1] -= 250
+    assert steps_us(graph, {(1, MATMUL): 250}) == program.run(faster)[0]
 
 
 def test_only_a_replay_asks_for_what_waited(tmp_path: Path) -> None:
