@@ -34,8 +34,8 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 
 LOADER, SLOW = 1, 0
 """The rank whose loader sleeps, and the one whose ops take longer."""
-TRIES = 3
-CLEAN = Settings(slow_rank=-1, steps=14, sleep_every=1, op_ms=100.0, width=128, bucket_mb=1.0)
+TRIES, MOST_MS = 5, 14
+CLEAN = Settings(slow_rank=-1, steps=14, sleep_every=1, op_ms=100.0, width=64, bucket_mb=0.3)
 SLOW_LOADER = replace(CLEAN, slow_rank=LOADER, sleep_ms=80.0)
 SLOW_OPS = replace(CLEAN, slow_op_rank=SLOW, slow_op_ms=50.0)
 BOTH = replace(SLOW_LOADER, slow_op_rank=SLOW, slow_op_ms=50.0)
@@ -58,9 +58,9 @@ def own_step_ns(truth: Truth) -> float:
     return median(after - before for before, after in zip(when, when[1:], strict=False))
 
 
-def usual_sleep_was_kept(truth: Truth, least_ms: float) -> bool:
-    """Whether the machine left the job alone: no more than a quarter beyond what it sleeps, by its own clock."""
-    return own_step_ns(truth) <= 1.25 * least_ms * 1e6
+def left_alone(truth: Truth, sleeps_ms: float) -> bool:
+    """Whether the job had the machine: 8 to 12 ms a step beside its sleep were measured."""
+    return own_step_ns(truth) <= (sleeps_ms + MOST_MS) * 1e6
 
 
 def graph_of(out: Path) -> tuple[JobGraph, I64]:
@@ -75,14 +75,14 @@ def graph_of(out: Path) -> tuple[JobGraph, I64]:
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
     measured, graphs, steps = {}, {}, {}
-    for settings, least_ms in ((CLEAN, 100), (SLOW_LOADER, 180), (SLOW_OPS, 150), (BOTH, 180)):
+    for settings, sleeps_ms in ((CLEAN, 100), (SLOW_LOADER, 180), (SLOW_OPS, 150), (BOTH, 180)):
         for _ in range(TRIES):
             out = tmp_path_factory.mktemp("job")
             truth = run_job(out, settings)
-            if usual_sleep_was_kept(truth, least_ms):
+            if left_alone(truth, sleeps_ms):
                 break
         else:
-            pytest.skip(f"the machine is too busy: {TRIES} jobs took more than a quarter longer than their sleep")
+            pytest.skip(f"the machine is too busy: {TRIES} jobs took {MOST_MS} ms a step longer than their sleep")
         measured[settings] = own_step_ns(truth)
         graphs[settings], steps[settings] = graph_of(out)
     return Pairs(measured, graphs, steps)
