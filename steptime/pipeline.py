@@ -25,6 +25,8 @@ from steptime.trace.discover import TraceFile, discover
 from steptime.trace.events import DeviceProperties
 from steptime.trace.parse import parse
 from steptime.trace.rank_order import RankAssignment, RankClaim, assign_ranks
+from steptime.whatif.gains import with_replay
+from steptime.whatif.job_replay import ready
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -43,6 +45,7 @@ class Options:
     pricing: RooflinePricing = RooflinePricing()  # GPU, peaks and reference dtype
     model: ModelAsk = ModelAsk()  # the model and its tokens, for MFU by convention
     rules: tuple[str, ...] = ()  # folders with the user's own rules
+    replay: bool = True  # replay the job, so that findings say what fixing them would buy
     draw_every_step: bool = False  # keep the segments of all steps, not of a typical and the slowest one only
     strict: bool = False  # stop at the first bad file instead of going on without it
     jobs: int = 1  # files read at once, each in a process of its own
@@ -78,7 +81,11 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     report = _report(counted, assignment, files, notes, options, ranks)
     report = with_ranks(report, ranks)
     report = with_bandwidth(report, counted, ranks.seen, options.pricing.roof(_device(counted)).link_bytes_per_s)
-    return diagnose(report, [Path(folder) for folder in options.rules])
+    report = diagnose(report, [Path(folder) for folder in options.rules])
+    if not options.replay:
+        return report
+    alignment = ranks.seen[0] if ranks.seen is not None else None
+    return with_replay(report, ready(counted, alignment, ranks.pipeline), counted.rows, alignment)
 
 
 def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileSummary], list[str]]:
@@ -101,7 +108,9 @@ def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileS
 
 
 def _results(files: Sequence[TraceFile], options: Options) -> Iterator[tuple[TraceFile, FileSummary | StepTimeError]]:
-    request = Request(options.step_marker, options.unprofiled_step_ns, options.pricing, options.draw_every_step)
+    request = Request(
+        options.step_marker, options.unprofiled_step_ns, options.pricing, options.draw_every_step, options.replay
+    )
     jobs = min(options.jobs, len(files))
     if options.executor is None and jobs <= 1:
         yield from ((file, _summary(file, request)) for file in files)

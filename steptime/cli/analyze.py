@@ -45,6 +45,11 @@ _MODEL = ("model", "params", "tokens_per_step", "seq_len")
 @click.option("--tokens-per-step", type=click.IntRange(min=1), metavar="N", help="Tokens of one update, all GPUs.")
 @click.option("--seq-len", type=click.IntRange(min=1), metavar="N", help="Tokens of one sequence.")
 @click.option("--rules", metavar="DIR", multiple=True, help="A folder with rules of your own.")
+@click.option(
+    "--replay/--no-replay",
+    default=True,
+    help="Replay the job to say what each fix would buy (the default); without, gains are by subtraction.",
+)
 @click.option("--strict", is_flag=True, help="Stop at the first bad file instead of going on without it.")
 @click.option(
     "-j", "--jobs", type=click.IntRange(min=1), metavar="N", default=1, show_default=True, help="Read N files at once."

@@ -69,11 +69,12 @@ def _findings(rules: Sequence[Rule], reading: Reading, values: Mapping[str, Valu
     for rule in sorted(rules, key=lambda rule: (rule.general, -_claim_ns(rule, values), rule.id)):
         confidence, doubts, inflated = _confidence(rule, reading, values)
         parts = _parts(rule, values)
-        got, holders = promises.claim(rule.id, parts)
+        promised, holders = promises.claim(rule.id, parts)
+        got = sum(promised.values())
         if parts and got < min(_WORTH_SAYING * reading.total_ns, sum(part.ns for part in parts)):
             # What more specific findings have left of it is not worth a finding.
             continue
-        finding = _finding(rule, reading, values, got if parts else None, confidence)
+        finding = _finding(rule, reading, values, promised if parts else None, confidence)
         notes = [Evidence(text=doubt) for doubt in doubts]
         if holders:
             wanted = sum(part.ns for part in parts)
@@ -92,20 +93,28 @@ def _parts(rule: Rule, values: Mapping[str, Value]) -> tuple[Part, ...]:
     return values[rule.saves].parts if rule.saves is not None else ()
 
 
-def _finding(rule: Rule, reading: Reading, values: Mapping[str, Value], got: int | None, confidence: str) -> Finding:
+def _finding(
+    rule: Rule, reading: Reading, values: Mapping[str, Value], promised: dict[str, int] | None, confidence: str
+) -> Finding:
+    got = sum(promised.values()) if promised is not None else None
     cost_ns = got
     if rule.costs is not None and (share := values[rule.costs].number) is not None:
         cost_ns = round(share * reading.total_ns)
     total, job = reading.total_ns, reading.job
     left = total - got if got is not None else 0
+    mfu = min(job.mfu * total / left, 1.0) if job.mfu is not None and got and left > 0 else None
+    step_ns = round(left / reading.rank_steps) if got and left > 0 and reading.rank_steps else None
     return Finding(
         id=rule.id,
         slice=rule.slice,
         title=rule.title,
         cost_ns=cost_ns,
         share=cost_ns / total if cost_ns is not None and total else None,
-        mfu_if_fixed=min(job.mfu * total / left, 1.0) if job.mfu is not None and got and left > 0 else None,
-        step_time_if_fixed_ns=round(left / reading.rank_steps) if got and left > 0 and reading.rank_steps else None,
+        mfu_if_fixed=mfu,
+        step_time_if_fixed_ns=step_ns,
+        naive_mfu_if_fixed=mfu,
+        naive_step_time_if_fixed_ns=step_ns,
+        promised=promised or {},
         gain=CANNOT_TELL if rule.cannot_tell else UPPER_BOUND if got else NOT_COMPUTED,
         confidence=confidence,
         evidence=evidence_of(rule, reading, values),

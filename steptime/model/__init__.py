@@ -10,7 +10,9 @@ from __future__ import annotations
 from steptime.model.findings import ChecklistItem, Evidence, Finding
 from steptime.model.inputs import Input, Quality, Tool
 from steptime.model.job import Cause, Collective, Job, Kernel, LeafTotal, OpRoof, SliceTotal, SlowGroup, Spread
+from steptime.model.path import CriticalPath, PathPlace, PathStep, PathTotal
 from steptime.model.ranks import Alignment, Pipeline, PipelineActions, Straggler
+from steptime.model.replay import Replay, Rung
 from steptime.model.report import SCHEMA_VERSION, Report
 from steptime.model.steps import OtherStep, RankSteps, StepTime, StepTimeline
 
@@ -19,6 +21,7 @@ __all__ = [
     "Cause",
     "ChecklistItem",
     "Collective",
+    "CriticalPath",
     "Evidence",
     "Finding",
     "Input",
@@ -27,11 +30,16 @@ __all__ = [
     "LeafTotal",
     "OpRoof",
     "OtherStep",
+    "PathPlace",
+    "PathStep",
+    "PathTotal",
     "Pipeline",
     "PipelineActions",
     "Quality",
     "RankSteps",
+    "Replay",
     "Report",
+    "Rung",
     "SCHEMA_VERSION",
     "SliceTotal",
     "SlowGroup",

@@ -8,13 +8,13 @@ print. Names from traces stand in the data, never in an expression.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 
 from steptime.model import Job, StepTimeline
 from steptime.report import units
-from steptime.report.colours import OTHER, leaf_colour, part_colour
+from steptime.report.colours import OTHER, PATH, leaf_colour, part_colour
 from steptime.report.ledger import PRODUCTIVE, WHOLE, Row
 from steptime.report.names import shorten_all
 
@@ -32,6 +32,15 @@ _REST = {
 _NAME_WIDTH = 110
 _MS = 1_000_000
 _FONT = "system-ui, sans-serif"
+
+
+class OnPath(NamedTuple):
+    """A stretch of the path in the picture of a step: times count from that step's start."""
+
+    start_ns: int
+    end_ns: int
+    leaf: str
+    what: str
 
 
 def waterfall(rows: Sequence[Row], job: Job) -> Spec | None:
@@ -103,8 +112,10 @@ def _gain_tenths(row: Row) -> float:
     return row.tenths * row.recoverable_ns / row.ns
 
 
-def timeline(drawn: StepTimeline, most: int) -> tuple[Spec | None, int]:
+def timeline(drawn: StepTimeline, most: int, on_path: Sequence[OnPath] = ()) -> tuple[Spec | None, int]:
     """One step in time order: a row for what owned the device, and one for each stream; and how many were left out.
+
+    on_path: where the critical path lies on this rank, a row of its own above them, not counted.
 
     At most `most` segments are drawn, the longest; the second value counts the others and those the report lacks.
     """
@@ -115,7 +126,8 @@ def timeline(drawn: StepTimeline, most: int) -> tuple[Spec | None, int]:
     longest.sort(key=lambda at: (drawn.track[at], drawn.start_ns[at]))
     used = sorted({drawn.name[at] for at in longest})
     shown = shorten_all((drawn.names[name] for name in used), _NAME_WIDTH)
-    tracks = _row_names(drawn.tracks)
+    tracks = _row_names(["critical path"] * bool(on_path) + drawn.tracks)
+    own = tracks[bool(on_path) :]
     # In columns, which take a third of the room of rows.
     data = alt.InlineData(values=[_columns(drawn, longest)])
     names = alt.InlineData(values=[{"n": name, "what": shown[drawn.names[name]]} for name in used])
@@ -123,7 +135,7 @@ def timeline(drawn: StepTimeline, most: int) -> tuple[Spec | None, int]:
     keys = alt.InlineData(
         values=[{"k": at, "leaf": leaves[leaf], "colour": leaf_colour(leaf)} for at, leaf in enumerate(drawn.leaves)]
     )
-    rows = alt.InlineData(values=[{"t": at, "row": row} for at, row in enumerate(tracks)])
+    rows = alt.InlineData(values=[{"t": at, "row": row} for at, row in enumerate(own)])
     zoom = alt.selection_interval(
         name=ZOOM,
         bind="scales",
@@ -131,7 +143,20 @@ def timeline(drawn: StepTimeline, most: int) -> tuple[Spec | None, int]:
         # A plain wheel scrolls the page.
         zoom="wheel![event.ctrlKey || event.metaKey]",
     )
-    chart = (
+    x = alt.X(
+        "s:Q",
+        title="ms since the step began",
+        scale=alt.Scale(domain=[0, drawn.dur_ns / _MS], nice=False),
+        axis=alt.Axis(grid=True, tickCount=8),
+    )
+    y = alt.Y(
+        "row:N",
+        sort=None,
+        # As the domain of the scale names are data; as a sort order they would become an expression.
+        scale=alt.Scale(domain=tracks, paddingInner=0.22, paddingOuter=0.1),
+        axis=alt.Axis(title=None, ticks=False, domain=False, labelLimit=84),
+    )
+    pieces: alt.Chart = (
         alt.Chart(data)
         .transform_flatten(list(_COLUMNS))
         .transform_lookup("n", alt.LookupData(data=names, key="n", fields=["what"]))
@@ -139,19 +164,9 @@ def timeline(drawn: StepTimeline, most: int) -> tuple[Spec | None, int]:
         .transform_lookup("t", alt.LookupData(data=rows, key="t", fields=["row"]))
         .mark_rect(clip=True, stroke="currentColor", strokeOpacity=0.15, strokeWidth=0.4)
         .encode(
-            x=alt.X(
-                "s:Q",
-                title="ms since the step began",
-                scale=alt.Scale(domain=[0, drawn.dur_ns / _MS], nice=False),
-                axis=alt.Axis(grid=True, tickCount=8),
-            ),
+            x=x,
             x2="e:Q",
-            y=alt.Y(
-                "row:N",
-                sort=tracks,
-                scale=alt.Scale(paddingInner=0.22, paddingOuter=0.1),
-                axis=alt.Axis(title=None, ticks=False, domain=False, labelLimit=84),
-            ),
+            y=y,
             fill=alt.Fill("colour:N", scale=None),
             tooltip=[
                 alt.Tooltip("what:N", title="what"),
@@ -162,9 +177,46 @@ def timeline(drawn: StepTimeline, most: int) -> tuple[Spec | None, int]:
             ],
         )
         .add_params(zoom)
-        .properties(width="container", height=30 * len(tracks))
     )
-    return finished(chart), drawn.dropped + length - len(longest)
+    chart: alt.Chart | alt.LayerChart | alt.FacetChart = pieces
+    if on_path:
+        longest_first = sorted(on_path, key=lambda one: one.start_ns - one.end_ns)
+        chart = pieces + _path(longest_first[:most], tracks[0], (x, y))
+    return finished(chart.properties(width="container", height=30 * len(tracks))), drawn.dropped + length - len(longest)
+
+
+def _path(on_path: Sequence[OnPath], row: str, axes: tuple[alt.X, alt.Y]) -> alt.Chart:
+    """Thin bars where the critical path lies, with what it is charged to."""
+    names = shorten_all((one.what for one in on_path), _NAME_WIDTH)
+    leaves = shorten_all((one.leaf for one in on_path), 60)
+    values = [
+        {
+            "s": one.start_ns / _MS,
+            "e": one.end_ns / _MS,
+            "i": (one.end_ns - one.start_ns) / 1_000,
+            "row": row,
+            "what": names[one.what],
+            "leaf": leaves[one.leaf],
+        }
+        for one in on_path
+    ]
+    drawn: alt.Chart = (
+        alt.Chart(alt.InlineData(values=values))
+        .mark_bar(clip=True, size=8, fill=PATH)
+        .encode(
+            x=axes[0],
+            x2="e:Q",
+            y=axes[1],
+            tooltip=[
+                alt.Tooltip("row:N", title="on the"),
+                alt.Tooltip("what:N", title="what"),
+                alt.Tooltip("leaf:N", title="leaf"),
+                alt.Tooltip("i:Q", title="µs", format=",.3f"),
+                alt.Tooltip("s:Q", title="from ms", format=",.6f"),
+            ],
+        )
+    )
+    return drawn
 
 
 #: Start and end in ms, length in µs, then indices of the row, the leaf and the name.

@@ -18,6 +18,8 @@ PARTS = {
 }
 #: What has no place among the parts, such as a leaf of a report that another version wrote.
 OTHER = "#7d8590"
+#: The critical path in the picture of a step: no part has this colour.
+PATH = "#d62839"
 
 #: Shades of the part's colour; leaves that often lie side by side differ in lightness.
 _LEAVES = {

@@ -25,8 +25,11 @@ from steptime.model import Report, StepTimeline
 from steptime.report import (
     charts,
     groups,
+    ladder,
     own_time,
     page_tables,
+    path_chart,
+    path_words,
     pipeline_chart,
     pipeline_words,
     rank_charts,
@@ -55,6 +58,7 @@ _CONTENTS = (
     ("definitions", "Definitions"),
 )
 _RANK_ROWS = 8
+_PATH_ROWS = 12
 _OWN_TIME = (
     "Own time of each rank in each step, in % above or below the median of its peers: a row that is red throughout is "
     "a slow rank, red here and there is jitter."
@@ -99,7 +103,8 @@ def _page(report: Report, limits: Limits) -> str:
     specs, drawn, note = _charts(report, limits)
     rank_specs, ranks = _ranks(report, limits)
     pipeline_specs, pipeline = _pipeline(report, limits)
-    specs |= rank_specs | pipeline_specs
+    path_specs, path = _path(report, limits)
+    specs |= rank_specs | pipeline_specs | path_specs
     library, script = _library(), _asset("charts.js")
     context = {
         **_head(report),
@@ -107,6 +112,7 @@ def _page(report: Report, limits: Limits) -> str:
         **_parts(report, specs, limits),
         **ranks,
         **pipeline,
+        **path,
         **_rest(report, limits),
         "timelines": drawn,
         "timelines_note": note,
@@ -233,6 +239,8 @@ def _rest(report: Report, limits: Limits) -> dict[str, Any]:
         "findings": sections.findings(report, limits.rows),
         "more_findings": max(len(report.findings) - limits.rows, 0),
         "no_findings": empty,
+        "ladder": ladder.table(report),
+        "replay_trust": ladder.trust(report) if report.findings else "",
         "other_steps": groups.other_steps(report.other_steps)[: limits.rows],
         "checklist": sections.checklist(report, limits.rows),
         "qualities": groups.qualities(report.inputs)[: limits.rows],
@@ -257,10 +265,11 @@ def _charts(report: Report, limits: Limits) -> tuple[dict[str, charts.Spec], lis
     drawn = []
     shown = _worth_drawing(report.timelines)
     for place, one in enumerate(shown):
-        spec, left_out = charts.timeline(one, limits.segments)
+        on_path = path_chart.in_picture(report.critical_path, one)
+        spec, left_out = charts.timeline(one, limits.segments, on_path)
         if spec is not None:
             found[f"timeline-{place}"] = spec
-            drawn.append(_drawn_step(f"timeline-{place}", one, left_out, report.alignment is not None))
+            drawn.append(_drawn_step(f"timeline-{place}", one, left_out, report, bool(on_path)))
     more = len(report.timelines) - len(shown)
     note = f"{units.plural(more, 'more step')} in the JSON report and in the Perfetto file." if more > 0 else ""
     return {name: spec for name, spec in found.items() if spec is not None}, drawn, note
@@ -311,6 +320,29 @@ def _pipeline(report: Report, limits: Limits) -> tuple[dict[str, charts.Spec], d
     }
 
 
+def _path(report: Report, limits: Limits) -> tuple[dict[str, charts.Spec], dict[str, Any]]:
+    """The critical path as a table and, of a typical step, as a picture; and what is said of them."""
+    path = report.critical_path
+    spec, note, said, caption = None, "", "", ""
+    if path is not None and path.totals:
+        said = (
+            f"Critical path over {path_words.headline(path)}: what each step waited for, one after the other, from the "
+            "last rank's end of a step to the next. Shorter work elsewhere shortens no step."
+        )
+        at = path_chart.typical_step(path)
+        spec, note = path_chart.across_ranks(path, at, min(limits.segments, path_chart.MAX_BARS))
+        step = path.steps[at]
+        caption = f"The critical path of step {step.step}, {units.time(step.dur_ns)}: the rank that it is on, in the "
+        caption += "colour of what it is spent on. "
+        caption += "Drag to move, Ctrl + wheel to zoom, double-click for the whole step. "
+    return {} if spec is None else {"path": spec}, {
+        "path_said": said,
+        "path_table": path_words.table(report, min(limits.rows, _PATH_ROWS)),
+        "path_caption": f"{caption}{note}".strip(),
+        "path_legend": [] if path is None else path_words.legend(path),
+    }
+
+
 def _worth_drawing(timelines: list[StepTimeline]) -> list[StepTimeline]:
     """A typical step, and the slowest of all."""
     typical = [one for one in timelines if one.why != "slowest"][:1]
@@ -318,13 +350,17 @@ def _worth_drawing(timelines: list[StepTimeline]) -> list[StepTimeline]:
     return typical + slowest
 
 
-def _drawn_step(place: str, one: StepTimeline, left_out: int, compared: bool) -> DrawnStep:
+def _drawn_step(place: str, one: StepTimeline, left_out: int, report: Report, on_path: bool) -> DrawnStep:
     device = "" if one.device is None else f", device {one.device}"
     title = f"{brief(one.why).capitalize()} step: step {one.step} of rank {one.rank}{device}, {units.time(one.dur_ns)}"
     caption = "Top row: what each instant is charged to. Below: what ran. "
-    if compared:
+    if report.alignment is not None:
         caption = "Top row: what each instant is charged to on this rank alone; waits for other ranks and stages show "
         caption += "as the communication they stand in. Below: what ran. "
+    if on_path:
+        caption = f"Red: on the critical path. {caption.replace('Top row', 'Row below')}"
+    elif report.critical_path is not None:
+        caption += "The critical path does not touch this rank in this step. "
     caption += "Drag to move, Ctrl + wheel to zoom, double-click for the whole step."
     if left_out:
         caption += f" Left out, too short to be told apart: {units.plural(left_out, 'piece')}."

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from steptime.model import Report
-from steptime.report import advice, groups, page_tables, pipeline_words, units, words
+from steptime.report import advice, groups, ladder, page_tables, path_words, pipeline_words, units, words
 from steptime.report.ledger import ledger
 from steptime.report.names import brief, middle, shorten_all, visible
 
@@ -17,6 +17,7 @@ from steptime.report.names import brief, middle, shorten_all, visible
 MAX_BYTES = 60_000
 _CAUSES = 10
 _RANKS = 16
+_PATH_ROWS = 8
 _NAME_WIDTH = 90
 _COLLECTIVES = 12
 _LIST_ITEMS = 40
@@ -35,6 +36,7 @@ def render(report: Report) -> str:
         _causes(report),
         _headed("Pipeline", _items(pipeline_words.pipeline(report))),
         _items(words.stragglers(report)),
+        _folded("Critical path", _path(report)),
         _folded("Ranks", _ranks(report)),
         _folded("Collectives", _collectives(report)),
         _folded("Before you trust the number", _checklist(report)),
@@ -102,6 +104,11 @@ def _findings(report: Report) -> str:
         items.append(f"{number}. **{_text(one.title)}** ({_text(one.gain)})  \n   {_text(one.advice)}{seen}")
     if items and (note := advice.more(report)):
         items.append(f"\n*{_text(note)}*")
+    if table := ladder.table(report):
+        body = [[_text(cell) for cell in row] for row in table.rows]
+        items.append(f"\n**Fixed one after the other**\n\n{_table(table.head, body, right=table.numbers)}")
+    if items and (trust := ladder.trust(report)):
+        items.append(f"\n*{_text(trust)}*")
     return "\n".join(items)
 
 
@@ -142,6 +149,15 @@ def _ranks(report: Report) -> str:
         table.append([_text(line.name), units.time(line.median_ns), _text(leaves)])
     text = _table(["rank", "median", "largest leaves, in points"], table, right=0)
     return f"{text}\n\n{_text(note)}" if note else text
+
+
+def _path(report: Report) -> str:
+    path, table = report.critical_path, path_words.table(report, _PATH_ROWS)
+    if path is None or table is None:
+        return ""
+    rows = [[_text(cell) for cell in row] for row in table.rows]
+    said = f"{path_words.headline(path)}: shorter work elsewhere shortens no step."
+    return _table([_text(cell) for cell in table.head], rows, right=table.numbers) + f"\n\n{_text(said)}"
 
 
 def _collectives(report: Report) -> str:

@@ -9,12 +9,12 @@ import io
 import shutil
 from collections.abc import Iterable
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
 from steptime.model import Report
-from steptime.report import advice, groups, pipeline_words, units, words
+from steptime.report import advice, groups, ladder, path_words, pipeline_words, units, words
 from steptime.report.ledger import PRODUCTIVE, WHOLE, Row, apportion, ledger
 from steptime.report.names import brief, middle, shorten_all
 
@@ -23,6 +23,7 @@ MIN_WIDTH = 72
 MAX_WIDTH = 140
 _CAUSES = 10
 _RANKS = 16
+_PATH_ROWS, _PATH_CELLS = 8, 18
 _STRIP_CELLS = 20
 _STYLES = {
     PRODUCTIVE: "bold green",
@@ -63,6 +64,7 @@ def render(report: Report, width: int | None = None, color: bool = False) -> str
     _causes(page, report)
     _list(page, "Pipeline", pipeline_words.pipeline(report))
     _stragglers(page, report)
+    _path(page, report)
     _ranks(page, report)
     _checklist(page, report)
     _list(page, "Other steps (not in the figures above)", groups.other_steps(report.other_steps))
@@ -178,7 +180,7 @@ def _findings(page: _Page, report: Report) -> None:
     found = advice.advice(report)
     if not found:
         return
-    page.heading("What to do", "  (by what it could give back; upper bounds, none counted twice)")
+    page.heading("What to do", "  (by what it costs; nothing is counted twice)")
     for number, one in enumerate(found, 1):
         lead = f"{number:>2}. "
         page.line(Text.assemble((one.title, "bold"), f" ({one.gain})"), lead)
@@ -187,6 +189,19 @@ def _findings(page: _Page, report: Report) -> None:
             page.line(text, "    seen: ", style="dim")
     if note := advice.more(report):
         page.line(note, "    ", style="dim")
+    _ladder(page, report)
+
+
+def _ladder(page: _Page, report: Report) -> None:
+    steps = ladder.rungs(report)
+    if steps:
+        page.heading("Fixed one after the other", "  (step time, MFU; in brackets by subtraction)")
+    times = max((len(step.step_time) for step in steps), default=0)
+    for step in steps:
+        lead = Text.assemble("  ", (f"{step.step_time:>{times}}", "bold"), f"  {step.mfu:>6}  ")
+        page.line(Text.assemble(step.fix, (f"  ({step.naive})" if step.naive else "", "dim")), lead)
+    if trust := ladder.trust(report):
+        page.line(trust, style="dim")
 
 
 def _checklist(page: _Page, report: Report) -> None:
@@ -226,6 +241,20 @@ def _causes(page: _Page, report: Report) -> None:
 
 def _stragglers(page: _Page, report: Report) -> None:
     _list(page, "Who held up the others", words.stragglers(report), "red" if report.stragglers else "")
+
+
+def _path(page: _Page, report: Report) -> None:
+    path = report.critical_path
+    if path is None or not path.totals:
+        return
+    page.heading("Critical path", f"  ({path_words.headline(path)}: shorter work elsewhere shortens no step)")
+    rows = path_words.rows(path, _PATH_ROWS)
+    page.fixed(f"points {path_words.scale(path).unit + '/step':>9}", style="dim")
+    columns = [row.who for row in rows], [row.where for row in rows]
+    who, where = (min(max(map(cell_len, column)), _PATH_CELLS) for column in columns)
+    for row in rows:
+        lead = f"{row.points:>6} {row.mean:>9}  {set_cell_size(row.who, who)}  {set_cell_size(row.where, where)}  "
+        page.line(Text(row.leaf, _STYLES.get(row.part, "")), lead)
 
 
 def _ranks(page: _Page, report: Report) -> None:

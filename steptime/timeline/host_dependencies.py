@@ -104,6 +104,7 @@ def host_dependencies(
         launch=launch,
         call_ns=asked.end_ns - asked.start_ns,
         instance=np.arange(count),
+        also=np.full(count, -1, np.int16),
         before=np.empty(0, np.int64),
         after=np.empty(0, np.int64),
         parts=Parts(none, none, none),
@@ -112,6 +113,7 @@ def host_dependencies(
             thread=np.full(len(at), TRAINING, np.int32),
             # What passed before the end of a step is that step's.
             step=(np.searchsorted(bounds, at, side="left") - 1).astype(np.int32),
+            also=np.full(len(at), -1, np.int16),
             part_of=part_of,
             part_leaf=part_leaf.astype(np.int16),
             part_ns=part_ns,

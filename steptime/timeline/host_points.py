@@ -9,10 +9,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.timeline.host import ALLOCATOR, LAUNCH_BOUND, SYNC, HostState
+from steptime.timeline.host import ALLOCATOR, CALL_NS, LAUNCH_BOUND, SYNC, HostState
+from steptime.timeline.idle import NEAR_NS, call_leaf
 from steptime.timeline.intervals import Spans
 from steptime.timeline.links import BLOCKING_NS, CLOCK_NOISE_NS, Activities
 from steptime.trace.events import I32, I64, Category, EventTable
+from steptime.trace.host_calls import host_cause
 
 Mask = NDArray[np.bool_]
 I16 = NDArray[np.int16]
@@ -33,7 +35,8 @@ class HostPoints(msgspec.Struct, frozen=True):
     """h instants of the host on the device's clock, sorted by thread, then time.
 
     at_ns int64 [h]; thread int32 [h]: `TRAINING`, or a thread of its own; step int32 [h]: index of the step that the
-    host was in, -1 before the first, the number of steps after the last.
+    host was in, -1 before the first, the number of steps after the last; also int16 [h]: the leaf with which the time
+    before the point goes, whatever it was spent on (the launch of a copy for a value that the host asks for), -1.
 
     What passed since the point before of the same thread, less what a call waited for the device, in p parts: part_of
     int64 [p], index of the point; part_leaf int16 [p]; part_ns int64 [p].
@@ -45,6 +48,7 @@ class HostPoints(msgspec.Struct, frozen=True):
     at_ns: I64
     thread: I32
     step: I32
+    also: I16
     part_of: I64
     part_leaf: I16
     part_ns: I64
@@ -72,8 +76,9 @@ def host_points(table: EventTable, work: Activities, state: HostState, marks_ns:
     """
     calls = _calls(table, work, state)
     waiting, holder, leaf = _holders(table, work, state, calls)
-    returns = np.unique(waiting)
-    # Of each call its start; of one that waited, its return as well.
+    slow, slow_leaf = _slow_launches(table, work, state, calls, waiting)
+    returns = np.unique(np.concatenate([waiting, slow]))
+    # Of each call its start; of one that waited or was slow, its return as well.
     at = np.concatenate([calls.start_ns, calls.end_ns[returns]])
     call = np.concatenate([np.arange(len(calls.row)), returns])
     back = np.arange(len(at)) >= len(calls.row)
@@ -91,15 +96,19 @@ def host_points(table: EventTable, work: Activities, state: HostState, marks_ns:
     kept[waiting[late]] = True
     charged = np.full(len(calls.row), -1, np.int16)
     charged[waiting] = leaf
+    charged[slow] = slow_leaf
     parts = _parts(state, calls, (at, thread, call, back), kept, charged)
     start_of_row = np.full(len(table.start_ns), -1, np.int64)
     start_of_row[calls.row] = place[: len(calls.row)]
+    # What a slow call launches starts when it returns.
+    start_of_row[calls.row[slow]] = return_of[slow]
     launch = np.where(work.launched, start_of_row[work.launch], -1)
     return (
         HostPoints(
             at_ns=at,
             thread=thread,
             step=(np.searchsorted(marks_ns, at, side="right") - 1).astype(np.int32),
+            also=_for_a_value(state, calls)[call],
             part_of=parts[0],
             part_leaf=parts[1],
             part_ns=parts[2],
@@ -124,6 +133,29 @@ def _calls(table: EventTable, work: Activities, state: HostState) -> _Calls:
     row = row[np.argsort(table.start_ns[row], kind="stable")]
     start = table.start_ns[row] - shift_ns
     return _Calls(row, start, start + table.dur_ns[row], table.track[row])
+
+
+def _slow_launches(
+    table: EventTable, work: Activities, state: HostState, calls: _Calls, waiting: I64
+) -> tuple[I64, I16]:
+    """Launches that took long without waiting for the device, and what that is charged to: int64 [s], int16 [s]."""
+    launched = np.flatnonzero(work.launched)
+    rows, first = np.unique(work.launch[launched], return_index=True)
+    call = np.searchsorted(calls.row, rows, sorter=(order := np.argsort(calls.row)))
+    call = order[call]
+    slow = (calls.end_ns[call] - calls.start_ns[call] > CALL_NS) & ~np.isin(call, waiting)
+    return call[slow], call_leaf(table, work, launched[first[slow]], state)
+
+
+def _for_a_value(state: HostState, calls: _Calls) -> I16:
+    """`SYNC` for calls that wait, or that an op makes which asks for a value on the host; else -1; int16 [c]."""
+    table = state.table
+    asks = np.array([host_cause(name) == "sync_op" for name in table.names], np.bool_)
+    ops = table.ops.row[asks[table.name[table.ops.row]]]
+    waits = state.leaf_of(calls.row) == SYNC
+    return np.where(
+        waits | state.threads.inside(ops, calls.track, table.start_ns[calls.row]), np.int16(SYNC), np.int16(-1)
+    )
 
 
 def _holders(table: EventTable, work: Activities, state: HostState, calls: _Calls) -> tuple[I64, I64, I16]:
@@ -174,7 +206,10 @@ def _drained(table: EventTable, work: Activities, calls: _Calls, waits: I64) -> 
 
 
 def _full_queue(work: Activities, calls: _Calls, leaf: I16) -> tuple[I64, I64]:
-    """Launches that waited for a place in the queue: they return when an activity that had one ends."""
+    """Launches that waited for a place in the queue: they return when an activity that had one ends, or starts.
+
+    A long call that returns with an end was held whatever the queue's length: what held it may be on any stream.
+    """
     none = np.empty(0, np.int64)
     is_launch = np.isin(calls.row, work.launch[work.launched]) & (leaf < 0)
     launch = np.flatnonzero(is_launch)
@@ -184,13 +219,12 @@ def _full_queue(work: Activities, calls: _Calls, leaf: I16) -> tuple[I64, I64]:
     launched = np.sort(work.launch_ns[work.launched])
     ended = np.searchsorted(work.end_ns[by_end], calls.end_ns[launch] + CLOCK_NOISE_NS, side="right")
     under_way = np.searchsorted(launched, calls.start_ns[launch]) - ended + np.count_nonzero(~work.launched)
-    most = int(under_way.max())
-    if most < LEAST_QUEUE:
-        return none, none
+    most = max(int(under_way.max()), LEAST_QUEUE)
     took = calls.end_ns[launch] - calls.start_ns[launch]
     holder = by_end[np.maximum(ended - 1, 0)]
-    freed = (ended > 0) & (calls.end_ns[launch] - work.end_ns[holder] <= FREED_NS)
-    held = freed & (under_way >= FULL_SHARE * most) & (took > np.maximum(3 * np.median(took), BLOCKING_NS))
+    since = np.where(ended > 0, calls.end_ns[launch] - work.end_ns[holder], FREED_NS + 1)
+    full = (since <= FREED_NS) & (under_way >= FULL_SHARE * most) & (took > BLOCKING_NS)
+    held = full | ((since <= NEAR_NS) & (took > CALL_NS))
     return launch[held], holder[held]
 
 

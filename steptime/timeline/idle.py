@@ -165,6 +165,20 @@ def _launch_call(out: _Collector, table: EventTable, call: Spans, state: HostSta
     pieces = _full(call)
     after = follower[pieces.source]
     launch = work.launch[after]
+    leaf = call_leaf(table, work, after, state)
+    long = table.dur_ns[launch] > CALL_NS
+    reason = np.where(long, np.where(leaf == COMPILE, _FIRST_USE, _SLOW), _CALL)
+    out.put(pieces, leaf, launch, work.thread[after], reason)
+
+
+def call_leaf(table: EventTable, work: Activities, after: I64, state: HostState) -> I16:
+    """What the time in the launch calls of some activities is charged to, int16 [k].
+
+    Args:
+        table, work, state: the file and one device's activities.
+        after: indices of launched activities, int64 [k].
+    """
+    launch = work.launch[after]
     length = table.dur_ns[launch]
     long = length > CALL_NS
     overhead = np.array(["Lazy Function Loading" in name for name in table.names], np.bool_)
@@ -175,8 +189,7 @@ def _launch_call(out: _Collector, table: EventTable, call: Spans, state: HostSta
     first_use = _first_use(table, work)[after] | (covered(spans, loading) > 0)
     leaf = np.where(long & first_use, COMPILE, LAUNCH_BOUND)
     leaf = np.where(long & _holds_allocator(table, spans, table.track[launch], state), ALLOCATOR, leaf)
-    reason = np.where(long, np.where(leaf == COMPILE, _FIRST_USE, _SLOW), _CALL)
-    out.put(pieces, leaf, launch, work.thread[after], reason)
+    return leaf.astype(np.int16)
 
 
 def _first_use(table: EventTable, work: Activities) -> NDArray[np.bool_]:

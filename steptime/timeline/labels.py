@@ -31,3 +31,10 @@ class Labels:
         used, which = np.unique(index, return_inverse=True)
         codes = [self.text(names[at]) if at >= 0 else NONE for at in used.tolist()]
         return np.array(codes, np.int32)[which.ravel()] if len(codes) else np.empty(0, np.int32)
+
+    def used(self, codes: I32) -> tuple[I32, list[str]]:
+        """The texts that `codes` name, and the codes as indices into these, int32 [len(codes)]."""
+        known, which = np.unique(codes[codes >= 0], return_inverse=True)
+        index = np.full(len(codes), NONE, np.int32)
+        index[codes >= 0] = which.ravel()
+        return index, [self.texts[code] for code in known.tolist()]

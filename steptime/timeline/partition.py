@@ -22,7 +22,7 @@ from steptime.timeline.links import Activities, Threads
 from steptime.timeline.op_groups import OpGroups, group_ops
 from steptime.timeline.passes import HostOps, Passes, device_passes
 from steptime.timeline.places import Places
-from steptime.timeline.pricing import Calls
+from steptime.timeline.pricing import RECOMPUTE, Calls
 from steptime.timeline.segments import Segments
 from steptime.timeline.steps import Marks, host_windows, shifted, windows
 from steptime.timeline.stream_waits import stream_waits
@@ -118,6 +118,7 @@ def _dependencies(device: _Device, launched_in: I64, on_main: NDArray[np.bool_],
     # Steps without own work on the main stream end with their last work anywhere.
     has_main = np.bincount(step[on_main & (step >= 0)], minlength=count) > 0
     communicates = labels.klass == COMMUNICATION
+    what, texts = context.labels.used(labels.what)
     return Dependencies(
         start_ns=work.start_ns,
         end_ns=work.end_ns,
@@ -128,6 +129,7 @@ def _dependencies(device: _Device, launched_in: I64, on_main: NDArray[np.bool_],
         launch=launch,
         call_ns=np.where(work.launched, work.return_ns - work.launch_ns, 0),
         instance=np.where(communicates, np.cumsum(communicates) - 1, -1),
+        also=_run_again(work, labels),
         before=before,
         after=after,
         parts=Parts(useful, precision, slowed),
@@ -135,7 +137,19 @@ def _dependencies(device: _Device, launched_in: I64, on_main: NDArray[np.bool_],
         bounds=np.empty(0, np.int64),
         begin_ns=device.bounds,
         noticed=np.zeros(len(length), np.bool_),
+        what=what,
+        texts=texts,
     )
+
+
+def _run_again(work: Activities, labels: Work) -> NDArray[np.int16]:
+    """`RECOMPUTE` for what is launched between kernels that run again, else -1; int16 [m]."""
+    computes = np.flatnonzero((labels.klass == COMPUTE) & work.launched)
+    computes = computes[np.argsort(work.launch_ns[computes], kind="stable")]
+    again = np.concatenate([[False], labels.leaf[computes] == RECOMPUTE, [False]])
+    at = np.searchsorted(work.launch_ns[computes], work.launch_ns)
+    inside = work.launched & (labels.klass != COMPUTE) & again[at] & again[at + 1]
+    return np.where(inside, np.int16(RECOMPUTE), np.int16(-1))
 
 
 def _segments(parts: Pieces, labels: Work, idle: Idle, what: I32) -> Segments:

@@ -18,7 +18,8 @@ from steptime.ranks.counted import Row
 from steptime.timeline.dependencies import Dependencies
 from steptime.trace.events import I64
 from steptime.whatif.graph import NEVER, Graph
-from steptime.whatif.rank_nodes import EDGE, LAG, Parts, RankNodes, rank_nodes
+from steptime.whatif.rank_nodes import ARRIVAL, EDGE, LAG, TRANSFER, Parts, RankNodes, rank_nodes
+from steptime.whatif.schedule import chain_of
 
 Mask = NDArray[np.bool_]
 
@@ -71,14 +72,25 @@ class Meetings(msgspec.Struct, frozen=True):
 
 
 class JobGraph(msgspec.Struct, frozen=True):
-    """The graph of a job, what its times consist of, and what its nodes are. zero_ns: its zero on the common clock."""
+    """The graph of a job, what its times consist of, and what its nodes are.
+
+    edge_kind int8 [e], edge_leaf int16 [e]: as in `RankNodes`, with `ARRIVAL` and `TRANSFER` of the meetings' leaves.
+    zero_ns: the graph's zero on the common clock.
+    """
 
     graph: Graph
+    edge_kind: NDArray[np.int8]
+    edge_leaf: NDArray[np.int16]
     parts: Parts
     ends: Boundaries
     nodes: Nodes
     meetings: Meetings
     zero_ns: int
+
+    def edge_row(self) -> I64:
+        """Row of what waits at the end of each edge, -1 for meetings, int64 [e]."""
+        result: I64 = self.nodes.row[chain_of(self.graph)[self.graph.target]]
+        return result
 
 
 class _Times(msgspec.Struct, frozen=True):
@@ -180,11 +192,13 @@ def _joined(
     edge_of = np.append(0, np.cumsum([len(one.source) for one in made]))
     count, met, members = int(node_of[-1]), len(meetings.leaf), len(meetings.row)
     begin, end, length, step = (np.empty(members, np.int64) for _ in range(4))
+    also = np.empty(members, np.int16)
     for at, (one, when) in enumerate(zip(made, times, strict=True)):
         mine = meetings.row == at
         activity = meetings.activity[mine]
         begin[mine], end[mine] = one.begin[activity] + node_of[at], one.end[activity] + node_of[at]
         length[mine], step[mine] = (when.end - when.start)[activity], known[at].step[activity]
+        also[mine] = known[at].also[activity]
     held = np.flatnonzero(meetings.held)
     # Who waits for nobody takes its own length; a kernel of several messages waits if one of them makes it.
     alone = np.flatnonzero(~meetings.held & ~np.isin(end, end[held]))
@@ -217,7 +231,7 @@ def _joined(
             ns,
             meetings.row[which].astype(np.int32),
             step[which].astype(np.int32),
-            np.zeros(len(which), np.bool_),
+            also[which],
         )
 
     own = [
@@ -228,6 +242,10 @@ def _joined(
     sent = transfers(LAG, alone, end[alone], length[alone])
     return JobGraph(
         graph=graph,
+        edge_kind=np.concatenate(
+            [*(one.edge_kind for one in made), np.repeat(np.array([ARRIVAL, TRANSFER], np.int8), [members, len(held)])]
+        ),
+        edge_leaf=np.concatenate([*(one.edge_leaf for one in made), leaf, leaf[held]]),
         parts=Parts.joined([*own, moved, sent]),
         ends=_boundaries(known, times, made, node_of),
         nodes=_nodes(times, made, met),

@@ -24,6 +24,9 @@ Mask = NDArray[np.bool_]
 
 #: What a part of the time changes: the lag after the chain's previous node, the node's own work, or an edge's lag.
 LAG, WORK, EDGE = 0, 1, 2
+#: What an edge is: a launch, a wait for another stream, for the device in a call, of a meeting for a member's arrival,
+#: and of a member for the meeting.
+LAUNCH, STREAM, HELD, ARRIVAL, TRANSFER = range(5)
 #: Leaf of model FLOPs at the reference peak.
 PRODUCTIVE = -1
 #: A launch takes this long to get through where the recording has no launch into an empty queue.
@@ -41,7 +44,7 @@ class Parts(msgspec.Struct, frozen=True):
 
     kind int8 [p]: `LAG`, `WORK` or `EDGE`; index int64 [p]: of the node or edge; leaf int16 [p]: `PRODUCTIVE` or a
     leaf; ns int64 [p], may be negative on edges; row, step int32 [p]: whose, and in which of its steps (index, -1
-    outside); recompute bool [p]: host time that launches recomputation.
+    outside); also int16 [p]: the leaf with which it goes when that is removed altogether, -1.
     """
 
     kind: NDArray[np.int8]
@@ -50,7 +53,7 @@ class Parts(msgspec.Struct, frozen=True):
     ns: I64
     row: NDArray[np.int32]
     step: NDArray[np.int32]
-    recompute: Mask
+    also: NDArray[np.int16]
 
     @staticmethod
     def joined(several: list[Parts]) -> Parts:
@@ -63,6 +66,8 @@ class RankNodes(msgspec.Struct, frozen=True):
 
     first, origin_ns, lag_ns, work_ns, source, target, edge_lag_ns, follows: as in `Graph`. begin, end int64 [m]: node
     of each activity's start (its only node, if nobody meets it) and of its end; points int64 [h]: of each host point.
+    edge_kind int8 [e]: `LAUNCH`, `STREAM` or `HELD`; edge_leaf int16 [e]: of what is waited for, what a held call is
+    charged to, -1 for launches.
     chains: what each is, a host thread (from 0) or a stream. parts: see `Parts`.
     """
 
@@ -74,6 +79,8 @@ class RankNodes(msgspec.Struct, frozen=True):
     target: I64
     edge_lag_ns: I64
     follows: Mask
+    edge_kind: NDArray[np.int8]
+    edge_leaf: NDArray[np.int16]
     begin: I64
     end: I64
     points: I64
@@ -126,6 +133,8 @@ def rank_nodes(row: int, known: Dependencies, own_ns: tuple[I64, I64, I64], met:
         target=target,
         edge_lag_ns=edge_lag,
         follows=np.arange(len(source)) < len(launched),
+        edge_kind=np.repeat(np.array([LAUNCH, STREAM, HELD], np.int8), [len(edge[0]) for edge in edges]),
+        edge_leaf=np.concatenate([np.full(len(launched), -1, np.int16), known.leaf[known.before], host.held_leaf]),
         begin=begin,
         end=end,
         points=points,
@@ -208,17 +217,21 @@ def _parts(row: int, known: Dependencies, starts: _Starts, of: tuple[I64, I64, M
     begin, length, met = of
     host, parts = known.host, known.parts
     alone = np.flatnonzero(~met)
-    none, no = np.zeros(len(begin), np.int64), np.zeros(len(begin), np.bool_)
+    none, goes = np.zeros(len(begin), np.int64), known.also
     rest = length - parts.useful_ns - parts.precision_ns - parts.contention_ns
-    again = np.zeros(len(host.at_ns), np.bool_)
     launched = np.flatnonzero(known.launch >= 0)
-    again[known.launch[launched[known.leaf[launched] == RECOMPUTE]]] = True
+    again = launched[(known.leaf[launched] == RECOMPUTE) | (goes[launched] == RECOMPUTE)]
+    also = host.also.copy()
+    also[known.launch[again]] = RECOMPUTE
+    # A copy that is made for a value goes with the wait for it.
+    goes = goes.copy()
+    goes[launched] = np.where(host.also[known.launch[launched]] >= 0, host.also[known.launch[launched]], goes[launched])
     run = launched
-    columns: list[tuple[int, I64, NDArray[Any], I64, NDArray[Any], Mask]] = [
-        (LAG, host.part_of, host.part_leaf, host.part_ns, host.step[host.part_of], again[host.part_of]),
-        (LAG, begin, none + GAP, np.maximum(starts.gap_ns, 0), known.step, no),
-        (WORK, begin, none + STALL, starts.stall_ns, known.step, no),
-        (EDGE, np.arange(len(run)), none[run] + GAP, starts.latency_ns[run], known.step[run], no[run]),
+    columns: list[tuple[int, I64, NDArray[Any], I64, NDArray[Any], NDArray[Any]]] = [
+        (LAG, host.part_of, host.part_leaf, host.part_ns, host.step[host.part_of], also[host.part_of]),
+        (LAG, begin, none + GAP, np.maximum(starts.gap_ns, 0), known.step, goes),
+        (WORK, begin, none + STALL, starts.stall_ns, known.step, goes),
+        (EDGE, np.arange(len(run)), none[run] + GAP, starts.latency_ns[run], known.step[run], goes[run]),
     ]
     lengths = (
         (none + PRODUCTIVE, parts.useful_ns),
@@ -226,9 +239,9 @@ def _parts(row: int, known: Dependencies, starts: _Starts, of: tuple[I64, I64, M
         (none + CONTENTION, parts.contention_ns),
         (known.leaf, rest),
     )
-    columns += [(WORK, begin[alone], leaf[alone], ns[alone], known.step[alone], no[alone]) for leaf, ns in lengths]
+    columns += [(WORK, begin[alone], leaf[alone], ns[alone], known.step[alone], goes[alone]) for leaf, ns in lengths]
     made = []
-    for kind, index, leaf, ns, step, recomputes in columns:
+    for kind, index, leaf, ns, step, with_ in columns:
         keep = np.flatnonzero(ns)
         made.append(
             Parts(
@@ -238,7 +251,7 @@ def _parts(row: int, known: Dependencies, starts: _Starts, of: tuple[I64, I64, M
                 ns[keep],
                 np.full(len(keep), row, np.int32),
                 step[keep].astype(np.int32),
-                recomputes[keep],
+                with_[keep].astype(np.int16),
             )
         )
     return Parts.joined(made)

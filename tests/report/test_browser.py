@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from steptime.model import Report, StepTime
+from steptime.report.colours import PATH
 from steptime.report.html import render
 from steptime.report.rank_charts import LONGER, SHORT
 from steptime.taxonomy import LEAVES
+from tests.report.paths import hostile_path, rich_path
 from tests.report.pipelines import interleaved, one_f_one_b, piped, uneven
 from tests.report.reports import REPORTS, ranks_64
 from tests.report.rich_reports import hostile_rich, rich
@@ -31,6 +33,7 @@ def _piped() -> Report:
 
 
 SHOWN: dict[str, Callable[[], Report]] = {**REPORTS, "rich": rich, "hostile_rich": hostile_rich, "piped": _piped}
+SHOWN |= {"rich_path": rich_path, "hostile_path": hostile_path}
 PHONE, DESK = 390, 1200
 #: The charts of the rich report, with how many marks each must have at least.
 MARKS = {
@@ -359,3 +362,35 @@ def test_only_the_odd_cells_are_red_and_named_ones_have_a_frame(look: Callable[.
         "all => all.filter(one => one.getAttribute('font-weight') > 500).map(one => one.textContent)",
     )
     assert weights == ["rank 37 ▸"]
+
+
+def test_the_critical_path_is_drawn_across_ranks_and_in_the_steps(look: Callable[..., Opened]) -> None:
+    page = look(rich_path()).page
+    # Step 11: two pieces on rank 37, one on rank 0, and a line from one to the other.
+    bars = page.locator("#path svg g.mark-rect.role-mark path")
+    assert bars.count() == 3
+    assert page.locator("#path svg g.mark-rule.role-mark line").count() == 1
+    bars.nth(1).hover()
+    assert _told(page) == {
+        "rank": "rank 37",
+        "where": "stream 7",
+        "leaf": "kernels/matmul",
+        "what": "sm90_xmma_gemm_bf16",
+        "in a row": "1",
+        "µs": "40,000.000",
+        "from ms": "10.000000",
+    }
+    for chart, pieces in (("timeline-0", 3), ("timeline-1", 2)):
+        assert page.locator(f'#{chart} svg g.mark-rect.role-mark path[fill="{PATH}"]').count() == pieces
+        labels = page.locator(f"#{chart} svg .role-axis-label text").all_text_contents()
+        assert labels.index("critical path") == labels.index("owner") - 1
+    page.locator(f'#timeline-0 svg path[fill="{PATH}"]').first.hover()
+    page.wait_for_function("() => document.querySelector('#vg-tooltip-element').textContent.includes('critical path')")
+
+
+def test_zoom_moves_the_path_with_its_step(look: Callable[..., Opened]) -> None:
+    page = look(rich_path()).page
+    for chart in ("path", "timeline-0"):
+        assert "100" in page.locator(f"#{chart} svg .role-axis-label text").all_text_contents()
+        page.locator(f'button[data-chart="{chart}"][data-move="in"]').click()
+        page.wait_for_function("chart => !document.querySelector(`#${chart}`).textContent.includes('100')", arg=chart)

@@ -19,6 +19,7 @@ from steptime.model import Report
 from steptime.report.html import MAX_BYTES, render
 from steptime.report.words import verdict
 from steptime.taxonomy import LEAVES, SLICES
+from tests.report.paths import hostile_path, rich_path
 from tests.report.pipelines import interleaved, piped, uneven, unsplit
 from tests.report.reports import REPORTS, cpu_only, loader_bound, nothing_measured, ranks_64
 from tests.report.rich_reports import UGLY, hostile_rich, monstrous, rich
@@ -29,6 +30,8 @@ ALL = {
     "hostile_rich": hostile_rich,
     "piped": lambda: piped(uneven(), slow=3),
     "unsplit": lambda: piped(unsplit()),
+    "rich_path": rich_path,
+    "hostile_path": hostile_path,
 }
 #: Elements that end by themselves.
 VOID = {"meta", "br"}

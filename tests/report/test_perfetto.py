@@ -15,10 +15,12 @@ import pytest
 from steptime.model import RankSteps, Report
 from steptime.report import FORMATS, format_for
 from steptime.report.perfetto import FIRST_PID, microseconds, render
+from tests.report.paths import hostile_path, rich_path
 from tests.report.reports import MS, REPORTS, loader_bound
 from tests.report.rich_reports import EPOCH_NS, adjacent_steps, hostile_rich, monstrous, rich, timeline
 
 ALL = {**REPORTS, "rich": rich, "hostile_rich": hostile_rich, "monstrous": monstrous}
+ALL |= {"rich_path": rich_path, "hostile_path": hostile_path}
 #: Of "Trace Event Format", the phases that this file may have, with the keys that each must have.
 KEYS = {"M": {"name", "ph", "pid", "tid", "args"}, "X": {"name", "ph", "pid", "tid", "ts", "dur"}}
 ARGS_OF_METADATA = {"process_name": "name", "thread_name": "name"} | dict.fromkeys(

@@ -1,0 +1,104 @@
+"""What a fix changes: each kind of change on a scenario. Several changes together multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from steptime.taxonomy import LEAF_CODE
+from steptime.whatif.job_graph import JobGraph
+from steptime.whatif.peers import even, nobody_late, ranks, stages
+from steptime.whatif.rank_nodes import HELD, PRODUCTIVE, STREAM, WORK
+from steptime.whatif.scenario import (
+    APART,
+    COMMUNICATES,
+    EVEN,
+    F64,
+    HIDDEN,
+    LEAF,
+    NOBODY_LATE,
+    RANKS,
+    STAGES,
+    Change,
+    Place,
+    Scenario,
+    untouched,
+)
+
+_PRECISION = LEAF_CODE["kernels/precision"]
+
+
+def scenario(job: JobGraph, place: Place, changes: Sequence[Change]) -> Scenario:
+    """All changes together.
+
+    Raises:
+        UsageError: a rank that is not there, or that has no peers.
+    """
+    made = untouched(job)
+    for change in changes:
+        made = _KINDS[change.kind](job, place, made, change)
+    return made
+
+
+def _by_leaf(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:  # noqa: ARG001
+    leaves = np.array(change.leaves)
+    parts = job.parts
+    mine = np.isin(parts.leaf, leaves)
+    if change.factor == 0.0:
+        mine |= np.isin(parts.also, leaves)
+    factor = np.where(mine, made.factor * change.factor, made.factor)
+    if _PRECISION in change.leaves:
+        factor = factor * _in_reference_dtype(job, change.factor)
+    gone = made.gone
+    if change.factor == 0.0:
+        gone = gone | ((job.edge_kind == HELD) & np.isin(job.edge_leaf, np.setdiff1d(leaves, COMMUNICATES)))
+    return msgspec.structs.replace(made, factor=factor, gone=gone)
+
+
+def _in_reference_dtype(job: JobGraph, left: float) -> F64:
+    """Factor on the rest of the kernels that compute in a slower dtype, float64 [p].
+
+    What such a kernel takes beyond its peak shrinks as its peak time does: it is as efficient in either dtype.
+    """
+    parts = job.parts
+    works = parts.kind == WORK
+    ideal, slower = np.zeros(len(job.graph.work_ns)), np.zeros(len(job.graph.work_ns))
+    for total, leaf in ((ideal, PRODUCTIVE), (slower, _PRECISION)):
+        mine = works & (parts.leaf == leaf)
+        np.add.at(total, parts.index[mine], parts.ns[mine])
+    factor = np.ones(len(parts.ns))
+    rest = np.flatnonzero(works & (parts.leaf != PRODUCTIVE) & (parts.leaf != _PRECISION))
+    node = parts.index[rest]
+    factor[rest] = (ideal + left * slower)[node] / np.maximum((ideal + slower)[node], 1.0)
+    factor[rest[(slower == 0.0)[node]]] = 1.0
+    return factor
+
+
+def _hidden(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:  # noqa: ARG001
+    waits = np.isin(job.edge_kind, (STREAM, HELD)) & np.isin(job.edge_leaf, np.array(change.leaves))
+    return msgspec.structs.replace(made, gone=made.gone | waits)
+
+
+def _apart(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:  # noqa: ARG001
+    meetings = job.meetings
+    stage = place.stage[meetings.row]
+    low, high = (np.full(len(meetings.leaf), value, np.int64) for value in (np.iinfo(np.int64).max, -1))
+    np.minimum.at(low, meetings.meeting, stage)
+    np.maximum.at(high, meetings.meeting, stage)
+    between = (low != high)[meetings.meeting] & meetings.pair[meetings.meeting] & (meetings.edge >= 0)
+    alone = made.alone.copy()
+    alone[meetings.edge[between]] = True
+    return msgspec.structs.replace(made, alone=alone)
+
+
+_KINDS: dict[str, Callable[[JobGraph, Place, Scenario, Change], Scenario]] = {
+    LEAF: _by_leaf,
+    RANKS: ranks,
+    NOBODY_LATE: nobody_late,
+    EVEN: even,
+    STAGES: stages,
+    APART: _apart,
+    HIDDEN: _hidden,
+}

@@ -1,0 +1,175 @@
+"""Changes that compare rows: a rank as fast as its peers, nobody late, every step the same, even stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.errors import UsageError
+from steptime.taxonomy import LEAVES
+from steptime.trace.events import I64
+from steptime.whatif.job_graph import JobGraph
+from steptime.whatif.rank_nodes import HELD, STALL, WORK
+from steptime.whatif.scenario import COMMUNICATES, COMPUTES, F64, Change, Mask, Place, Scenario
+
+#: A rank computes like its peers if it takes at most so much of their time.
+ALIKE = 1.03
+#: A leaf that peers have next to nothing of is one that the rank alone has.
+OWN_ALONE = 0.02
+
+
+class _Totals:
+    """Time by (row, column, leaf) under a scenario, float64 [r, columns, leaves + 1]; `PRODUCTIVE` comes last."""
+
+    def __init__(self, job: JobGraph, place: Place, made: Scenario) -> None:
+        parts = job.parts
+        first = np.append(0, np.cumsum(job.ends.steps))[:-1]
+        inside = (parts.step >= 0) & (parts.step < job.ends.steps[parts.row])
+        self.part = np.flatnonzero(inside)
+        self.row = parts.row[self.part].astype(np.int64)
+        self.column = place.column[first[self.row] + parts.step[self.part]]
+        self.leaf = parts.leaf[self.part].astype(np.int64)
+        self.ns = np.zeros((len(place.rank), int(place.column.max()) + 1, len(LEAVES) + 1))
+        np.add.at(self.ns, (self.row, self.column, self.leaf), parts.ns[self.part] * made.factor[self.part])
+        self.counted = np.zeros(self.ns.shape[:2], np.bool_)
+        row_of = np.repeat(np.arange(len(place.rank)), job.ends.steps)
+        self.counted[row_of, place.column] = True
+        self.wanted = np.zeros_like(self.counted)
+        self.wanted[row_of, place.column] = place.counted
+
+    def scaled(self, made: Scenario, ratio: F64) -> Scenario:
+        """The scenario with each part's factor times the ratio of its (row, column, leaf)."""
+        factor = made.factor.copy()
+        factor[self.part] *= ratio[self.row, self.column, self.leaf]
+        return msgspec.structs.replace(made, factor=factor)
+
+
+def _ratio(target: NDArray[Any], own: F64) -> F64:
+    result: F64 = np.divide(target, own, out=np.ones_like(own), where=own > 0)
+    return result
+
+
+def _peers(totals: _Totals, rows: I64) -> F64:
+    """Median over those of `rows` that have the step, float64 [columns, leaves + 1]; NaN where none has."""
+    there = totals.counted[rows]
+    values = np.where(there[:, :, None], totals.ns[rows], np.nan)
+    known = there.any(axis=0)
+    result = np.full(values.shape[1:], np.nan)
+    result[known] = np.nanmedian(values[:, known], axis=0)
+    return result
+
+
+def ranks(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:
+    """`change.ranks` take as long as their peers, the ranks of the same stage.
+
+    Kernels are compared one by one where the peers launch as many, leaves by their totals of the step otherwise.
+
+    Raises:
+        UsageError: a rank that is not there, or that has no peers.
+    """
+    for rank in change.ranks:
+        if rank not in place.rank:
+            raise UsageError(f"{change.asked}: rank {rank} is not among the traces")
+    totals = _Totals(job, place, made)
+    ratio = np.ones_like(totals.ns)
+    own = np.isin(place.rank, change.ranks)
+    kernels = _Kernels(job, totals, made)
+    factor, gone = made.factor.copy(), made.gone.copy()
+    for row in np.flatnonzero(own).tolist():
+        peers = np.flatnonzero(~own & (place.stage == place.stage[row]))
+        if not len(peers):
+            raise UsageError(f"{change.asked}: no other rank does the same work: nobody to compare with")
+        target = _peers(totals, peers)
+        target = np.where(np.isnan(target), totals.ns[row], np.minimum(target, totals.ns[row]))
+        ratio[row] = _ratio(target, totals.ns[row])
+        alone = np.flatnonzero(target.sum(axis=0) < OWN_ALONE * totals.ns[row].sum(axis=0))
+        gone |= (job.edge_kind == HELD) & (job.edge_row() == row) & np.isin(job.edge_leaf, alone)
+        factor[(job.parts.row == row) & np.isin(job.parts.also, alone)] = 0.0
+        slower = target[:, COMPUTES].sum(axis=1) * ALIKE < totals.ns[row][:, COMPUTES].sum(axis=1)
+        kernels.bring(factor, ratio, (row, peers), slower)
+    return totals.scaled(msgspec.structs.replace(made, factor=factor, gone=gone), ratio)
+
+
+class _Kernels:
+    """Every computing activity by its place in its row and step, to be compared with those of other rows.
+
+    node int64 [k] by row, column, then order in the chain; ns float64 [k]; row, column int64 [k].
+    """
+
+    def __init__(self, job: JobGraph, totals: _Totals, made: Scenario) -> None:
+        parts = job.parts
+        inside = (parts.kind[totals.part] == WORK) & (totals.leaf != STALL) & ~np.isin(totals.leaf, COMMUNICATES)
+        self.at = np.flatnonzero(inside)
+        self.part = totals.part[self.at]
+        key = np.stack([parts.index[self.part], totals.column[self.at], totals.row[self.at]])
+        distinct, which = np.unique(key[::-1], axis=1, return_inverse=True)
+        self.which = which.ravel()
+        self.row, self.column, _ = distinct
+        self.ns = np.zeros(distinct.shape[1])
+        np.add.at(self.ns, self.which, parts.ns[self.part] * made.factor[self.part])
+        self.totals = totals
+
+    def bring(self, factor: F64, ratio: F64, rows: tuple[int, I64], columns: Mask) -> None:
+        """Bring the kernels of a row to the median of its peers' in the given columns; other ratios there become 1."""
+        row, peers = rows
+        for column in np.flatnonzero(columns).tolist():
+            own = np.flatnonzero((self.row == row) & (self.column == column))
+            several = [np.flatnonzero((self.row == peer) & (self.column == column)) for peer in peers.tolist()]
+            several = [one for one in several if len(one) == len(own)]
+            if not len(own) or not several:
+                continue
+            target = np.ones(len(self.ns))
+            target[own] = _ratio(np.median([self.ns[one] for one in several], axis=0), self.ns[own])
+            mine = np.flatnonzero(np.isin(self.which, own))
+            factor[self.part[mine]] *= target[self.which[mine]]
+            ratio[row, column, np.unique(self.totals.leaf[self.at[mine]])] = 1.0
+
+
+def nobody_late(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:  # noqa: ARG001
+    """Every rank takes at most as long as the median of its stage, leaf by leaf, step by step."""
+    totals = _Totals(job, place, made)
+    ratio = np.ones_like(totals.ns)
+    for stage in np.unique(place.stage).tolist():
+        rows = np.flatnonzero(place.stage == stage)
+        target = _peers(totals, rows)
+        target[:, COMMUNICATES] = np.nan
+        own = totals.ns[rows]
+        ratio[rows] = _ratio(np.where(np.isnan(target), own, np.minimum(target, own)), own)
+    return totals.scaled(made, ratio)
+
+
+def even(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:  # noqa: ARG001
+    """Every rank and step takes the median of all counted ones of its stage, leaf by leaf."""
+    totals = _Totals(job, place, made)
+    ratio = np.ones_like(totals.ns)
+    for stage in np.unique(place.stage).tolist():
+        rows = np.flatnonzero(place.stage == stage)
+        chosen = totals.wanted[rows]
+        own = totals.ns[rows]
+        ratio[rows] = _ratio(np.broadcast_to(np.median(own[chosen], axis=0), own.shape), own)
+    return totals.scaled(made, ratio)
+
+
+def stages(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:
+    """All stages compute as long, what they compute in all stays the same.
+
+    Raises:
+        UsageError: there are no stages.
+    """
+    stages = np.unique(place.stage)
+    if len(stages) < 2:
+        raise UsageError(f"{change.asked}: these traces show no pipeline stages")
+    totals = _Totals(job, place, made)
+    computing = totals.ns[:, :, COMPUTES].sum(axis=2)
+    computing[~totals.counted] = np.nan
+    each = np.stack([np.nanmedian(computing[place.stage == stage], axis=0) for stage in stages])
+    ratio = np.ones_like(totals.ns)
+    for stage, own in zip(stages.tolist(), each, strict=True):
+        rows = np.flatnonzero(place.stage == stage)
+        share = np.nan_to_num(each.mean(axis=0) / own, nan=1.0)
+        for leaf in COMPUTES.tolist():
+            ratio[rows, :, leaf] = share
+    return totals.scaled(made, ratio)
