@@ -18,8 +18,9 @@ F64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 #: Kinds of changes, see `Change`.
-LEAF, RANKS, NOBODY_LATE, EVEN, STAGES, APART, HIDDEN = (
+LEAF, KERNEL, RANKS, NOBODY_LATE, EVEN, STAGES, APART, HIDDEN = (
     "leaf",
+    "kernel",
     "ranks",
     "nobody late",
     "even",
@@ -37,8 +38,9 @@ COMPUTES = np.append(np.flatnonzero(np.isin(_SLICE_OF, ["kernels", "recompute"])
 class Change(msgspec.Struct, frozen=True):
     """One change. asked: how the user calls it.
 
-    kind: ``leaf`` (times of `leaves` by `factor`; at 0 their calls wait for nothing), ``ranks`` (`ranks` as fast as
-    their peers), ``nobody late`` (every rank at most as slow as its peers), ``even`` (every rank and step as the
+    kind: ``leaf`` (times of `leaves` by `factor`; at 0 their calls wait for nothing; of kernels what is beyond useful
+    work, or with `whole` all), ``kernel`` (what is called as `pattern` says, by `factor`), ``ranks`` (`ranks` as fast
+    as their peers), ``nobody late`` (every rank at most as slow as its peers), ``even`` (every rank and step as the
     median), ``stages`` (computing evenly spread over the stages), ``apart`` (no stage waits for a message of another),
     ``hidden`` (nothing on the device waits for communication of `leaves`). leaves: codes.
     """
@@ -48,6 +50,8 @@ class Change(msgspec.Struct, frozen=True):
     leaves: tuple[int, ...] = ()
     factor: float = 0.0
     ranks: tuple[int, ...] = ()
+    whole: bool = False
+    pattern: str = ""
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from steptime.model import Report
 from steptime.taxonomy import LEAVES
 from steptime.whatif.requests import leaf_totals
-from steptime.whatif.scenario import APART, EVEN, HIDDEN, LEAF, NOBODY_LATE, RANKS, STAGES, Change
+from steptime.whatif.scenario import APART, EVEN, HIDDEN, KERNEL, LEAF, NOBODY_LATE, RANKS, STAGES, Change
 
 #: Leaves in the ledger that a kind of change takes away as a whole: waits, which are no time of anybody's own.
 _WAITS = {
@@ -29,14 +30,20 @@ def subtracted_ns(changes: Sequence[Change], report: Report) -> float | None:
     totals = leaf_totals(report)
     left: dict[str, float] = {}
     late_ns = 0.0
+    whole: dict[str, int] = {}
     for change in changes:
         if change.kind == RANKS:
             named = [one for one in report.stragglers if set(one.ranks) & set(change.ranks)]
             if not named:
                 return None
             late_ns += sum(one.lost_ns for one in named) / max(len(report.job.steps), 1)
+        if change.kind == KERNEL:
+            return None if len(changes) > 1 else _named_ns(change, report)
         for key in _keys(change):
             left[key] = left.get(key, 1.0) * (change.factor if change.kind == LEAF else 0.0)
+            if change.whole and key.startswith("kernels/"):
+                owned = sum(kernel.owned_ns for kernel in report.kernels if kernel.leaf == key)
+                whole[key] = max(owned - (totals[key].ns or 0), 0) if key in totals else 0
     gone = 0.0
     for key, factor in left.items():
         total = totals.get(key)
@@ -44,8 +51,15 @@ def subtracted_ns(changes: Sequence[Change], report: Report) -> float | None:
             continue
         if total.ns is None:
             return None
-        gone += (1.0 - factor) * total.ns
+        gone += (1.0 - factor) * (whole.get(key, 0) + total.ns)
     return gone / report.job.rank_steps + late_ns
+
+
+def _named_ns(change: Change, report: Report) -> float:
+    """Owned time of the kernels that a pattern names, as far as the report lists them."""
+    search = re.compile(change.pattern).search
+    owned = sum(kernel.owned_ns for kernel in report.kernels if search(kernel.name))
+    return (1.0 - change.factor) * owned / report.job.rank_steps
 
 
 def _keys(change: Change) -> tuple[str, ...]:
