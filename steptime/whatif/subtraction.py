@@ -19,6 +19,10 @@ _WAITS = {
 }
 
 
+#: Leaves whose kernels hold useful work, and what the roofline calls their calls.
+_PRICED = {"kernels/matmul": ("matmul", "convolution"), "kernels/attention": ("attention",)}
+
+
 def subtracted_ns(changes: Sequence[Change], report: Report) -> float | None:
     """What the ledger has for the changes, mean of a counted (rank, step), in ns; None where it has no figure.
 
@@ -27,32 +31,39 @@ def subtracted_ns(changes: Sequence[Change], report: Report) -> float | None:
     """
     if not report.job.rank_steps:
         return None
+    if any(change.kind == KERNEL for change in changes):
+        return _named_ns(changes[0], report) if len(changes) == 1 else None
     totals = leaf_totals(report)
     left: dict[str, float] = {}
-    late_ns = 0.0
     whole: dict[str, int] = {}
+    for change in changes:
+        for key in _keys(change):
+            left[key] = left.get(key, 1.0) * (change.factor if change.kind == LEAF else 0.0)
+            whole |= {key: _useful_ns(key, report)} if change.whole else {}
+    known = {key: totals[key].ns for key in left if key in totals}
+    late_ns = _late_ns(changes, report)
+    if late_ns is None or None in known.values():
+        return None
+    gone = sum((1.0 - left[key]) * (whole.get(key, 0) + (ns or 0)) for key, ns in known.items())
+    return gone / report.job.rank_steps + late_ns
+
+
+def _late_ns(changes: Sequence[Change], report: Report) -> float | None:
+    found = 0.0
     for change in changes:
         if change.kind == RANKS:
             named = [one for one in report.stragglers if set(one.ranks) & set(change.ranks)]
             if not named:
                 return None
-            late_ns += sum(one.lost_ns for one in named) / max(len(report.job.steps), 1)
-        if change.kind == KERNEL:
-            return None if len(changes) > 1 else _named_ns(change, report)
-        for key in _keys(change):
-            left[key] = left.get(key, 1.0) * (change.factor if change.kind == LEAF else 0.0)
-            if change.whole and key.startswith("kernels/"):
-                owned = sum(kernel.owned_ns for kernel in report.kernels if kernel.leaf == key)
-                whole[key] = max(owned - (totals[key].ns or 0), 0) if key in totals else 0
-    gone = 0.0
-    for key, factor in left.items():
-        total = totals.get(key)
-        if total is None:
-            continue
-        if total.ns is None:
-            return None
-        gone += (1.0 - factor) * (whole.get(key, 0) + total.ns)
-    return gone / report.job.rank_steps + late_ns
+            found += sum(one.lost_ns for one in named) / max(len(report.job.steps), 1)
+    return found
+
+
+def _useful_ns(key: str, report: Report) -> int:
+    """What a leaf's kernels own besides the leaf itself, as far as the roofline lists them."""
+    kinds = _PRICED.get(key, ())
+    owned = sum(op.owned_ns for op in report.roofline if op.kind in kinds and not op.recomputed)
+    return max(owned - (leaf_totals(report)[key].ns or 0), 0) if owned else 0
 
 
 def _named_ns(change: Change, report: Report) -> float:
