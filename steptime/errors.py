@@ -9,6 +9,7 @@ The tree::
     │   └── UnsupportedDevice  a trace of a device that steptime does not analyse yet
     ├── RankError            ranks are doubled, contradictory or unknowable
     ├── ReportError          a report file can't be read
+    ├── LogError             a log of a run can't be read, or does not hold what is asked
     └── AccountingError      leaves do not add up to the step: a defect in steptime, never the user's
 
 To catch everything steptime raises on purpose: ``except StepTimeError``.
@@ -49,6 +50,10 @@ class RankError(StepTimeError):
 
 class ReportError(StepTimeError):
     """A saved report can't be read."""
+
+
+class LogError(StepTimeError):
+    """A log of a run can't be read, or does not hold what is asked of it."""
 
 
 class AccountingError(StepTimeError):
