@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from steptime.errors import LogError
@@ -103,6 +105,54 @@ def test_a_silence_is_an_interruption_though_no_step_was_repeated(tmp_path: Path
     assert _parts(shorter) == {"unsplit": 1_200}
     assert shorter.mtbf is not None
     assert shorter.mtbf.failures == 2
+
+
+def test_a_failure_right_after_a_save_is_no_long_pause(tmp_path: Path) -> None:
+    """Pauses of 40 s at every 100th step, and after step 400 a failure that loses nothing: down for 800 s."""
+    lived = live(900, {400: 800}, pause=40)
+    assert (lived.down, lived.lost, lived.paused) == (800, 0, 8 * 40)
+    write_jsonl(lived, tmp_path / "m.jsonl")
+    # The pause before the failure can't be told from the failure: nothing is logged between them.
+    assert _parts(_assess(tmp_path / "m.jsonl")) == {"unsplit": 840, "checkpoint": 7 * 40}
+
+
+def test_a_noisy_run_is_split_within_a_point(tmp_path: Path) -> None:
+    """Steps of 5 s with 8 % of noise and some slow ones, saves every 500 steps, evaluations every 1,000, 25 failures.
+
+    Failures strike anywhere, so what is inferred is off by up to a step at each of them.
+    """
+    rng = np.random.default_rng(5)
+    now, step, saved, since = float(START), 0, 0, float(START)
+    down = lost = paused = 0.0
+    strikes = sorted((START + rng.uniform(1e4, 2.4e5, 25)).tolist())
+    count = len(strikes)
+    lived = Lived()
+    while step < 40_000:
+        length = 5 * math.exp(rng.normal(0, 0.08)) + (rng.exponential(10) if rng.random() < 0.002 else 0)
+        if strikes and now + length > strikes[0]:
+            strikes.pop(0)
+            lost += now - since
+            down += (restart := rng.uniform(300, 1_200)) + length
+            now, step = now + length + restart, saved
+            since = now
+            strikes = [one for one in strikes if one > now]
+            lived.failures += 1
+            continue
+        now, step = now + length, step + 1
+        lived.rows.append((round(now, 3), step))
+        if step % 500 == 0:
+            pause = 20 * math.exp(rng.normal(0, 0.1)) + 90 * (step % 1_000 == 0)
+            now, paused, saved = now + pause, paused + pause, step
+            since = now
+    write_jsonl(lived, tmp_path / "m.jsonl")
+    report = _assess(tmp_path / "m.jsonl")
+    assert lived.failures > count // 2
+    assert report.mtbf is not None
+    assert report.mtbf.failures == lived.failures
+    shares = {part.id: part.share or 0 for part in report.parts}
+    assert shares["unsplit"] == pytest.approx(down / lived.total, abs=0.003)
+    assert shares["lost_work"] == pytest.approx(lost / lived.total, abs=0.005)
+    assert shares["checkpoint"] == pytest.approx(paused / lived.total, abs=0.003)
 
 
 def test_bad_copied_and_late_lines_change_nothing(tmp_path: Path) -> None:
