@@ -63,10 +63,8 @@ def test_no_line_of_the_terminal_is_too_long(width: int, tmp_path: Path) -> None
 
 
 def test_text_of_a_log_does_nothing(tmp_path: Path) -> None:
-    report = _assess(
-        tmp_path,
-        f"time,cause,resumed,host\n{T0},start,,\n{T0 + 50},{HOSTILE},{T0 + 60},{HOSTILE}\n{T0 + 99},end,,\n\x1b]0;x,1\n",
-    )
+    rows = [f"{T0},start,,", f"{T0 + 50},{HOSTILE},{T0 + 60},{HOSTILE}", f"{T0 + 99},end,,", "\x1b]0;x,1"]
+    report = _assess(tmp_path, "time,cause,resumed,host\n" + "\n".join(rows) + "\n")
     shown = {name: form.render(report) for name, form in FORMATS.items()}
     assert "\x1b" not in shown["terminal"] + shown["markdown"] + shown["html"]
     assert "\\x1b[31m" in shown["terminal"]
