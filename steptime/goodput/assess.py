@@ -90,7 +90,8 @@ def _report(
     lost_unknown = sum(window is None for window in windows.values())
     down, unknown = line.total(*account.DOWN), line.total(account.UNKNOWN)
     hidden = {what for log in logs if log.progress is None for what in log.hidden}
-    parts = part_rows(line, total, lost_unknown, len(windows), hidden, bool(run.pauses) or options.rhythm is not None)
+    saves = options.rhythm is not None or any(log.pauses is not None for log in logs)
+    parts = part_rows(line, total, lost_unknown, len(windows), hidden, saves)
     productive = None if total is None else total - sum(part.ns for part in parts)
     whole = total is not None and unknown == 0
     eta = 1 - down / total if total and whole else None

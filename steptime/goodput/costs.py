@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.goodput.account import PARTS, UNKNOWN
 from steptime.goodput.lost_work import Rhythm
 from steptime.model.goodput import CheckpointHabit, Cost, LostPart, Rate
 
 HOUR_NS = 3600 * 10**9
+UNKNOWN_PART = PARTS[UNKNOWN]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,13 @@ def cost_of(
     """GPU-hours, money and what of the peak that was paid for did useful work.
 
     MFU is of the steps while they run; times the share of time in which they ran and were kept, it is what was used of
-    everything that was paid for. Where lost work is not known, the share of time not down bounds it from above.
+    everything that was paid for. Where lost work is not known, the share of time not down bounds it from above; where
+    another part is not, the share that trained does.
     """
     hours = total_ns / HOUR_NS * gpus if total_ns is not None and gpus else None
-    lost_ns = sum(part.ns for part in parts)
+    # What may have been training is not called lost.
+    lost_ns = sum(part.ns for part in parts if part.id != UNKNOWN_PART)
+    all_known = productive_share is not None and not any(part.why for part in parts)
     lost_hours = lost_ns / HOUR_NS * gpus if hours is not None and gpus else None
     share = productive_share if productive_share is not None else eta
     used = money.mfu * share if money.mfu is not None and share is not None else None
@@ -51,7 +56,8 @@ def cost_of(
         mfu=money.mfu,
         mfu_source=money.mfu_source,
         used_share=used,
-        used_bound="upper bound" if used is not None and productive_share is None else None,
+        lost_bound="lower bound" if lost_hours is not None and not all_known else None,
+        used_bound="upper bound" if used is not None and not all_known else None,
     )
 
 

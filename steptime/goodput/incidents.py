@@ -49,7 +49,7 @@ class RunLog:
     """What one log tells. kind: what sort of log it is, in words.
 
     pauses: (begin, end) of each pause for a checkpoint; None if the log can't hold them. start_step: the step at the
-    begin of the run. hidden: kinds of lost time that such a log can't show. gpus, hosts: as the log says. logged: what
+    begin of the run. hidden: kinds of lost time that such a log can't show. gpus: as the log says. logged: what
     a metrics file holds beside the step.
     """
 
@@ -63,7 +63,6 @@ class RunLog:
     progress: Progress | None = None
     hidden: tuple[str, ...] = ()
     gpus: int | None = None
-    hosts: int | None = None
     logged: tuple[str, ...] = ()
     lines: int = 0
     duplicates: int = 0

@@ -17,11 +17,12 @@ from steptime.goodput.incidents import Incident, RunLog
 from steptime.goodput.records import Records, Row
 from steptime.goodput.timestamps import NO_TIME, Times, parse_times
 
-_TIME = ("time", "failed", "failed_at", "failure_time", "interrupted", "interrupted_at", "start", "start_time", "begin")
+# Not "start" and "end": those of an attempt of the job are as usual as those of an outage, and mean the opposite.
+_TIME = ("time", "failed", "failed_at", "failure_time", "interrupted", "interrupted_at", "down_since", "down_at")
 _TIMES: dict[str, tuple[str, ...]] = {
     "time": (*_TIME, "timestamp", "date", "datetime", "ts"),
     "detected": ("detected", "detected_at", "detection_time", "detect_time", "noticed"),
-    "resumed": ("resumed", "resumed_at", "resume_time", "recovered", "recovered_at", "end", "end_time", "restarted_at"),
+    "resumed": ("resumed", "resumed_at", "resume_time", "recovered", "recovered_at", "restarted_at", "up_at"),
     "checkpoint": ("last_checkpoint", "last_checkpoint_time", "last_checkpoint_at"),
 }
 _CAUSE = ("cause", "reason", "root_cause", "component", "category", "failure", "description")

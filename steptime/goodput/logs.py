@@ -69,6 +69,11 @@ def _read(path: str, how: Reading) -> RunLog | Metrics:
         return interruption_log(records, how.zone)
     if find_name(names, STEP_NAMES) is not None:
         return metrics_of(records, how.zone)
+    if find_name(names, ("start", "start_time", "begin")) and find_name(names, ("end", "end_time", "stop")):
+        raise LogError(
+            f"{path}: columns {', '.join(names[:6])} do not say whether start and end are those of an attempt or of an "
+            "interruption: call those of an interruption time and resumed"
+        )
     raise LogError(
         f"{path}: neither interruptions (columns time and cause or resumed), nor metrics (a step), nor sacct, nor "
         f"Kubernetes events (found: {', '.join(names[:8])}): name the columns so"

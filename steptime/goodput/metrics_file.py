@@ -46,6 +46,7 @@ VALUE_NAMES: dict[str, tuple[str, ...]] = {
     "step_time": ("step_time", "step_time_s", "iteration_time", "time_per_step", "iter_time", "elapsed_per_iteration"),
     "update_ratio": ("update_to_weight_ratio", "update_ratio", "update_to_weight", "update/weight"),
 }
+_RANK_NAMES = ("rank", "global_rank", "process_index", "process_rank")
 _EVENT_MARK = "tfevents"
 
 
@@ -121,6 +122,7 @@ def metrics_of(records: Records, zone: str = "UTC") -> Metrics:
             f"{', '.join(names[:8])}): rename the one that does"
         )
     notes = list(records.notes)
+    _one_rank(records, names, notes)
     time_name, elapsed = _time_name(records.rows, names, notes)
     kept, steps = _with_steps(records, step_name, notes)
     times = _times(kept, time_name, elapsed, zone)
@@ -147,6 +149,19 @@ def metrics_of(records: Records, zone: str = "UTC") -> Metrics:
         naive_times=times.naive,
         notes=tuple(notes),
     )
+
+
+def _one_rank(records: Records, names: Sequence[str], notes: list[str]) -> None:
+    """Where several ranks write into one log, keep the lines of the lowest, and those that are of none."""
+    name = find_name(names, _RANK_NAMES)
+    if name is None:
+        return
+    ranks = [_number(row.values.get(name)) for row in records.rows]
+    known = sorted({rank for rank in ranks if rank is not None})
+    if len(known) > 1:
+        before = len(records.rows)
+        records.rows = [row for row, rank in zip(records.rows, ranks, strict=True) if rank in (None, known[0])]
+        notes.append(f"{before - len(records.rows)} lines of other ranks than {known[0]:.0f} were left out")
 
 
 def _with_steps(records: Records, step_name: str, notes: list[str]) -> tuple[list[Row], list[int]]:

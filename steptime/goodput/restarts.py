@@ -25,6 +25,9 @@ Flags = npt.NDArray[np.bool_]
 #: Silence that counts as an interruption though the step goes on: this many usual intervals, and at least this long.
 GAP_INTERVALS = 10
 GAP_LEAST_NS = 300 * 10**9
+#: A step that goes back within this share of the usual interval is a line that was written late; one that begins again
+#: within so many of them was never interrupted.
+_LATE_SHARE, _NO_PAUSE = 0.5, 1.5
 #: A pause is one that is longer than what steps vary by: half an interval, and this many deviations.
 _PAUSE_SHARE, _PAUSE_DEVIATIONS = 0.5, 6
 #: Pauses are periodic if so many multiples of one number of steps were passed, this share of them with a pause.
@@ -119,14 +122,33 @@ def _rows(metrics: Metrics, log: RunLog) -> _Rows:
 
 
 def _in_order(time_ns: Ints, step: Ints, log: RunLog) -> tuple[Ints, Ints]:
-    """Without lines of an older step that was written late: the step goes back and is ahead again at once."""
+    """Without lines of an older step that were written late: no time passed, or the step is ahead again at once."""
+    interval_ns = _usual_interval(time_ns, step, log)
     late = np.zeros(len(step), np.bool_)
-    if len(step) > 2:
-        back = step[1:-1] < step[:-2]
-        late[1:-1] = back & (step[2:] > step[:-2])
+    back = np.diff(step) < 0
+    took = np.diff(time_ns)
+    # A restart takes at least as long as the steps until its first line do.
+    late[1:] = back & (took >= 0) & (took < _LATE_SHARE * interval_ns)
+    late[1:-1] |= back[:-1] & (step[2:] > step[:-2])
     for at in np.flatnonzero(late):
         log.refused.add(f"step {step[at]}", "written after a later step, and no restart", "")
-    return time_ns[~late], step[~late]
+    time_ns, step = time_ns[~late], step[~late]
+    again = (np.diff(step) < 0) & (step[1:] <= step[0]) & (np.diff(time_ns) < _NO_PAUSE * interval_ns)
+    if (again & (np.diff(time_ns) >= 0)).any():
+        raise LogError(
+            f"{log.path}: the step begins again {int(again.sum())} times without a pause, as one that counts within an "
+            "epoch does: log the step over the whole run"
+        )
+    return time_ns, step
+
+
+def _usual_interval(time_ns: Ints, step: Ints, log: RunLog) -> float:
+    """Median time between lines that are each of a step never seen before; several writers do not shorten it."""
+    newest = np.concatenate([[True], step[1:] > np.maximum.accumulate(step)[:-1]])
+    took = np.diff(time_ns[newest])
+    if not (took > 0).any():
+        raise LogError(f"{log.path}: the step never goes on while time does: check the columns of step and time")
+    return float(np.median(took[took > 0]))
 
 
 def _clock_set_right(rows: _Rows, log: RunLog) -> _Rows:

@@ -60,7 +60,7 @@ class _Attempt:
 def looks_like_sacct(head: str) -> bool:
     """Whether the first line of a file is a header of sacct."""
     first = next((line for line in head.splitlines() if line.strip()), "")
-    names = re.split(r"[|\s]+", first.strip())
+    names = re.split(r"[|,;\s]+", first.strip())
     return "State" in names and any(name.startswith("JobID") for name in names)
 
 
@@ -96,7 +96,9 @@ def slurm_log(path: str, data: bytes, zone: str = "UTC", job: str | None = None)
 
 
 def _attempts(path: str, text: str, zone: str, log: RunLog) -> list[_Attempt]:
-    rows = list(_parsable(text, log) if "|" in text.lstrip().splitlines()[0] else _fixed_width(text, log))
+    first = text.lstrip().splitlines()[0]
+    delimiter = max("|,;\t", key=first.count)
+    rows = list(_parsable(text, delimiter, log) if delimiter in first else _fixed_width(text, log))
     if rows:
         missing = [name for name in _NEEDED if name not in rows[0][1]]
         if missing:
@@ -159,12 +161,12 @@ def _contradiction(state: str, start: int | None, end: int | None) -> str:
     return ""
 
 
-def _parsable(text: str, log: RunLog) -> Iterator[tuple[int, dict[str, str]]]:
+def _parsable(text: str, delimiter: str, log: RunLog) -> Iterator[tuple[int, dict[str, str]]]:
     header: list[str] | None = None
     for at, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        cells = [cell.strip() for cell in line.split("|")]
+        cells = [cell.strip() for cell in line.split(delimiter)]
         if header is None:
             # --parsable ends each line with one more bar.
             header = cells

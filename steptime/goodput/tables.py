@@ -62,7 +62,7 @@ def part_rows(
     if lost_unknown:
         whys[LOST] = f"not known for {lost_unknown} of {struck} interruptions"
     if not saves:
-        whys[CHECKPOINT] = _HIDDEN if "checkpoint" in hidden else "no pause was seen"
+        whys[CHECKPOINT] = _HIDDEN if "checkpoint" in hidden else "none is in the log"
     if "detection" in hidden:
         whys[DETECTION] = _HIDDEN
     rows = []

@@ -129,7 +129,7 @@ class CheckpointHabit(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """The run in GPU-hours and money. used_share: MFU times what of the time trained; used_bound says ``upper bound``
-    where lost work is not known. Money is None without a price.
+    and lost_bound ``lower bound`` where a part of what was lost is not known. Money is None without a price.
     """
 
     gpus: int | None
@@ -142,6 +142,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     mfu_source: str | None = None
     used_share: float | None = None
     used_bound: str | None = None
+    lost_bound: str | None = None
 
 
 class ReferenceFigure(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,9 @@ def verdict(report: GoodputReport) -> str:
 
 def _trained(report: GoodputReport) -> str:
     if report.productive_share is not None:
-        return f"trained {units.share(report.productive_share)}"
+        # A part that these logs can't show is in what is left.
+        most = "at most " if any(part.why for part in report.parts) else ""
+        return f"trained {most}{units.share(report.productive_share)}"
     if report.eta is not None:
         return f"was not down {units.share(report.eta)}"
     if report.eta_low is not None and report.eta_high is not None:
@@ -49,7 +51,8 @@ def figures(report: GoodputReport) -> list[tuple[str, str]]:
     """The main figures, each with what it is."""
     found = []
     if report.productive_share is not None:
-        found.append((units.share(report.productive_share), "of the time trained and kept"))
+        most = "at most, " if any(part.why for part in report.parts) else ""
+        found.append((units.share(report.productive_share), f"{most}of the time trained and kept"))
     if report.eta is not None:
         found.append((units.share(report.eta), "of the time not down (η)"))
     elif report.eta_low is not None and report.eta_high is not None:
@@ -61,10 +64,11 @@ def figures(report: GoodputReport) -> list[tuple[str, str]]:
     if report.cost.used_share is not None:
         bound = "at most, " if report.cost.used_bound else ""
         found.append((units.share(report.cost.used_share), f"{bound}of the peak paid for did useful work"))
+    least = "at least, " if report.cost.lost_bound else ""
     if report.cost.lost_money is not None:
-        found.append((f"{report.cost.lost_money:,.0f}", "of money for time that did not train"))
+        found.append((f"{report.cost.lost_money:,.0f}", f"{least}of money for time that did not train"))
     elif report.cost.lost_gpu_hours is not None:
-        found.append((f"{report.cost.lost_gpu_hours:,.0f}", "GPU-hours that did not train"))
+        found.append((f"{report.cost.lost_gpu_hours:,.0f}", f"{least}GPU-hours that did not train"))
     return found
 
 
@@ -145,13 +149,13 @@ def checkpoints(report: GoodputReport) -> list[str]:
 def cost_lines(report: GoodputReport) -> list[str]:
     """GPU-hours, money, and MFU times the share of time."""
     cost = report.cost
+    least = "at least " if cost.lost_bound else ""
     lines = []
     if cost.gpu_hours is not None and cost.lost_gpu_hours is not None:
-        lines.append(
-            f"{cost.gpus:,} GPUs: {cost.gpu_hours:,.0f} GPU-hours, of which {cost.lost_gpu_hours:,.0f} did not train."
-        )
+        lost = f"{least}{cost.lost_gpu_hours:,.0f} did not train"
+        lines.append(f"{cost.gpus:,} GPUs: {cost.gpu_hours:,.0f} GPU-hours, of which {lost}.")
     if cost.money is not None and cost.lost_money is not None and cost.price is not None:
-        lost = f"{cost.lost_money:,.0f} for time that did not train"
+        lost = f"{least}{cost.lost_money:,.0f} for time that did not train"
         lines.append(f"At {cost.price:,.2f} a GPU-hour: {cost.money:,.0f}, of which {lost}.")
     if cost.mfu is not None and cost.used_share is not None:
         share = report.productive_share if report.productive_share is not None else report.eta

@@ -345,6 +345,7 @@ def test_a_last_line_without_an_end_is_named(tmp_path: Path) -> None:
     [
         ("time,cause\nyesterday,GPU\n", "no line can be used"),
         ("when,why\n2024-05-01T00:00:00Z,GPU\n", "neither interruptions"),
+        ("start,end,reason\n2024-05-01T00:00:00Z,2024-05-01T09:00:00Z,GPU\n", "of an attempt or of an interruption"),
         ("\n\n", "is empty"),
         ('{"a": 1}\n', "neither interruptions"),
     ],

@@ -212,6 +212,35 @@ def test_times_since_the_start_are_enough(tmp_path: Path) -> None:
     assert not report.dated
 
 
+def test_lines_of_several_writers_are_no_restarts(tmp_path: Path) -> None:
+    """Two ranks write into one file, the second a step behind and a moment later; with and without a column for it."""
+    lived = RUNS["one failure"]()
+    rows = []
+    for at, (time, step) in enumerate(lived.rows):
+        rows.append({"step": step, "timestamp": time, "rank": 0})
+        if at and lived.rows[at - 1][1] < step:
+            rows.append({"step": lived.rows[at - 1][1], "timestamp": time + 0.25, "rank": 1})
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = _assess(tmp_path / "m.jsonl")
+    _check(report, lived)
+    assert any(f"{len(lived.rows) - 2} lines of other ranks than 0" in text for text in report.warnings)
+    for row in rows:
+        del row["rank"]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = _assess(tmp_path / "m.jsonl")
+    assert report.mtbf is not None
+    assert report.mtbf.failures == 1
+    assert _parts(report)["lost_work"] == pytest.approx(lived.lost, abs=PACE)
+    assert report.inputs[0].bad_lines > 400
+
+
+def test_a_step_that_counts_within_an_epoch_is_refused(tmp_path: Path) -> None:
+    rows = [(float(START + PACE * at), at % 100) for at in range(300)]
+    write_jsonl(Lived(rows), tmp_path / "m.jsonl")
+    with pytest.raises(LogError, match="begins again 2 times without a pause"):
+        _assess(tmp_path / "m.jsonl")
+
+
 def test_local_times_through_the_hour_that_comes_twice(tmp_path: Path) -> None:
     """Paris, 27 October 2024: after 02:59 it is 02:00 again. A line every 10 minutes from 00:00, 30 of them."""
     begin = datetime(2024, 10, 26, 22, tzinfo=timezone.utc)

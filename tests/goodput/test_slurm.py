@@ -83,6 +83,19 @@ def test_the_same_in_columns_of_fixed_width(tmp_path: Path) -> None:
     assert (report.mtbf.failures, report.mtbf.mtbf_h) == (1, 24.0)
 
 
+@pytest.mark.parametrize(("delimiter", "tail"), [("|", "|"), (",", "")])
+def test_other_ways_to_ask_for_columns(delimiter: str, tail: str, tmp_path: Path) -> None:
+    """With --parsable each line ends in one more bar; --delimiter makes it look like CSV."""
+    rows = [
+        ["JobID", "State", "Start", "End"],
+        ["7", "NODE_FAIL", "2024-05-01T00:00:00", "2024-05-01T06:00:00"],
+        ["7", "COMPLETED", "2024-05-01T06:10:00", "2024-05-02T00:00:00"],
+    ]
+    report = _assess(tmp_path, "".join(delimiter.join(row) + tail + "\n" for row in rows))
+    assert report.inputs[0].kind == "Slurm accounting"
+    assert _parts(report) == {"restart": 600}
+
+
 def test_what_sacct_prints_by_itself_has_no_times(tmp_path: Path) -> None:
     text = (
         "JobID           JobName  Partition    Account  AllocCPUS      State ExitCode \n"
