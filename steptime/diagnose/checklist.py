@@ -168,7 +168,7 @@ def _precision(case: _Case) -> Verdict:
 
 def _failures(case: _Case) -> Verdict:
     run = case.run
-    if run.mtbf_h is not None or run.failures is not None:
+    if run.mtbf_h is not None or run.failures is not None or run.plan_mtbf_h is not None:
         return _budgeted(run)
     count = case.values["steps.checkpoints"].number
     seen = f"; {count:.0f} recorded steps hold a checkpoint" if count else "; no checkpoint was recorded"
@@ -178,17 +178,29 @@ def _failures(case: _Case) -> Verdict:
 def _budgeted(run: RunFacts) -> Verdict:
     """Whether the run saves about as often as its failures ask for."""
     text = "no failure in the logs"
-    if run.mtbf_h is not None:
-        text = f"the run fails every {span_text(run.mtbf_h * 3600e9)}"
-        text += f" ({run.failures:,} failures)" if run.failures is not None else ""
+    mtbf_h = run.mtbf_h if run.failures is not None else run.plan_mtbf_h
+    if mtbf_h is not None:
+        text = f"the run fails every {span_text(mtbf_h * 3600e9)}"
+        text += f" ({run.failures:,} failures)" if run.failures is not None else " by the plan"
     text += f", it is not down {share_text(run.eta)} of the time" if run.eta is not None else ""
-    if run.wanted_ns is None or run.interval_ns is None:
+    wanted_ns, by, left_out = _wanted(run)
+    if wanted_ns is None or run.interval_ns is None:
         missing = "how often it saves" if run.interval_ns is None else "how long a checkpoint stops it"
-        wanted = f"; {run.wanted_by} asks for {span_text(run.wanted_ns)}" if run.wanted_ns is not None else ""
-        return CANNOT_TELL, f"{text}; {missing} is not known{wanted}"
-    text += f"; it saves every {span_text(run.interval_ns)}, {run.wanted_by} asks for {span_text(run.wanted_ns)}"
-    ratio = run.interval_ns / run.wanted_ns
+        wanted = f"; {by} asks for {span_text(wanted_ns)}" if wanted_ns is not None else ""
+        return CANNOT_TELL, f"{text}; {missing} is not known{wanted}{left_out}"
+    text += f"; it saves every {span_text(run.interval_ns)}, {by} asks for {span_text(wanted_ns)}{left_out}"
+    ratio = run.interval_ns / wanted_ns
     return (PASS if 1 / INTERVAL_FACTOR <= ratio <= INTERVAL_FACTOR else FAIL), text
+
+
+def _wanted(run: RunFacts) -> tuple[float | None, str, str]:
+    """The interval to save at, who asks for it, and why a plan does not; a plan of another job says nothing of this."""
+    if run.plan_ns is None or run.plan_mtbf_h is None:
+        return run.young_ns, "Young's formula", ""
+    if run.mtbf_h is None or 1 / INTERVAL_FACTOR <= run.plan_mtbf_h / run.mtbf_h <= INTERVAL_FACTOR:
+        return run.plan_ns, "the plan", ""
+    planned = span_text(run.plan_mtbf_h * 3600e9)
+    return run.young_ns, "Young's formula", f"; the plan is for a failure every {planned} and left out"
 
 
 def _norms(case: _Case) -> Verdict:

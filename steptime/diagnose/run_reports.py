@@ -23,17 +23,19 @@ _NORM = "grad_norm"
 class RunFacts:
     """What is known of the whole run; None: no report says so.
 
-    mtbf_h: hours between failures; failures: how many were seen. interval_ns: training between two checkpoints;
-    wanted_ns: what it should be, by `wanted_by`. norm_logged: whether the run's own log holds the gradient norm;
-    norm_lines: how often; spikes: of it. fit: verdict of the byte inventory, bytes of a rank, bytes of the GPU.
+    mtbf_h: hours between failures as logs show them; failures: how many. interval_ns: training between two checkpoints;
+    young_ns: what Young's formula asks for; plan_ns: what a plan does, for plan_mtbf_h hours between failures.
+    norm_logged: whether the run's own log holds the gradient norm; norm_lines: how often; spikes: of it. fit: what the
+    byte inventory says, bytes of a rank, bytes of the GPU.
     """
 
     mtbf_h: float | None = None
     failures: int | None = None
     eta: float | None = None
     interval_ns: float | None = None
-    wanted_ns: float | None = None
-    wanted_by: str = ""
+    young_ns: float | None = None
+    plan_ns: float | None = None
+    plan_mtbf_h: float | None = None
     norm_logged: bool | None = None
     norm_lines: int | None = None
     spikes: int | None = None
@@ -113,7 +115,6 @@ def read_run_reports(paths: Sequence[str]) -> RunFacts:
 def _of_goodput(facts: RunFacts, path: str) -> RunFacts:
     report = load_goodput(path)
     habit = report.checkpoints
-    wanted = habit.young_ns if habit is not None else None
     metrics = [log for log in report.inputs if log.kind.startswith("metrics")]
     logged = _NORM in report.logged
     return replace(
@@ -122,8 +123,7 @@ def _of_goodput(facts: RunFacts, path: str) -> RunFacts:
         failures=report.mtbf.failures if report.mtbf is not None else facts.failures,
         eta=report.eta if report.eta is not None else facts.eta,
         interval_ns=habit.interval_ns if habit is not None and habit.interval_ns else facts.interval_ns,
-        wanted_ns=wanted if wanted is not None and not facts.wanted_by else facts.wanted_ns,
-        wanted_by=facts.wanted_by or ("Young's formula" if wanted is not None else ""),
+        young_ns=habit.young_ns if habit is not None and habit.young_ns else facts.young_ns,
         norm_logged=logged if metrics else facts.norm_logged,
     )
 
@@ -132,10 +132,9 @@ def _of_plan(facts: RunFacts, plan: _Plan) -> RunFacts:
     asked = plan.ask.interval_s
     return replace(
         facts,
-        mtbf_h=facts.mtbf_h if facts.mtbf_h is not None else plan.mtbf_job_s / 3600,
         interval_ns=facts.interval_ns if asked is None else asked * 1e9,
-        wanted_ns=plan.best.at.interval_s * 1e9,
-        wanted_by="the plan",
+        plan_ns=plan.best.at.interval_s * 1e9,
+        plan_mtbf_h=plan.mtbf_job_s / 3600,
         fit=facts.fit if plan.fit is None else (plan.fit.chosen.verdict, plan.fit.chosen.total, plan.fit.memory_bytes),
     )
 

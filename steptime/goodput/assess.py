@@ -162,6 +162,8 @@ def _run(logs: Sequence[RunLog], merged: Merged, options: Options) -> _Run:
     kept += _silent_end(logs, kept, end, until)
     if merged.duplicates:
         notes.append(f"{merged.duplicates} interruptions are told by two logs and count once")
+    if merged.joined:
+        notes.append(f"{merged.joined} records are of the same moment and cause as another and count once with it")
     if merged.matched:
         notes.append(f"{merged.matched} restarts in the metrics are those that another log tells the cause of")
     pauses = [pause for log in logs for pause in log.pauses or []]

@@ -59,6 +59,8 @@ def _read(path: str, how: Reading) -> RunLog | Metrics:
         return read_metrics(path, how.zone)
     data = read_log(path)
     head = data[:_HEAD_BYTES]
+    if head.lstrip().startswith(b"{") and b'"schema_version"' in head and b'"tool"' in head:
+        raise LogError(f"{path}: a report of steptime, not a log: give the log that it was made from")
     if looks_like_events(head):
         return kubernetes_log(path, data, how.zone, how.job)
     if looks_like_sacct(head.decode("utf-8", "replace")):
@@ -104,11 +106,15 @@ def _one_run(metrics: Sequence[Metrics]) -> Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The interruptions of all logs, in order of time; duplicates: told by two logs; matched: with the run's own."""
+    """The interruptions of all logs, in order of time.
+
+    duplicates: told by two logs; matched: with the run's own metrics; joined: of the same moment and cause as another.
+    """
 
     incidents: list[Incident]
     duplicates: int
     matched: int
+    joined: int
 
 
 def merge(logs: Sequence[RunLog]) -> Merged:
@@ -116,8 +122,12 @@ def merge(logs: Sequence[RunLog]) -> Merged:
     told = sorted(
         (one for log in logs if log.progress is None for one in log.incidents), key=lambda incident: incident.time_ns
     )
-    single = list({(one.time_ns, one.cause.id, one.text, one.host): one for one in reversed(told)}.values())[::-1]
-    merged, matched = list(single), 0
+    distinct = list({(one.time_ns, one.cause.id, one.text, one.host): one for one in reversed(told)}.values())[::-1]
+    single: dict[tuple[int, str], Incident] = {}
+    for one in distinct:
+        key = (one.time_ns, one.cause.id)
+        single[key] = _together(single[key], one) if key in single else one
+    merged, matched = list(single.values()), 0
     slack_ns = 0
     for log in logs:
         if log.progress is None:
@@ -144,4 +154,21 @@ def merge(logs: Sequence[RunLog]) -> Merged:
                     step=one.step if one.step is not None else seen.step,
                 )
     merged.sort(key=lambda incident: incident.time_ns)
-    return Merged(merged, len(told) - len(single), matched)
+    return Merged(merged, len(told) - len(distinct), matched, len(distinct) - len(single))
+
+
+def _together(one: Incident, other: Incident) -> Incident:
+    """Two records of the same moment and cause, on two hosts say: one interruption, over when the later one is."""
+    return replace(
+        one,
+        detected_ns=_least(one.detected_ns, other.detected_ns),
+        resumed_ns=None
+        if one.resumed_ns is None or other.resumed_ns is None
+        else max(one.resumed_ns, other.resumed_ns),
+        checkpoint_ns=_least(one.checkpoint_ns, other.checkpoint_ns),
+        checkpoint_step=_least(one.checkpoint_step, other.checkpoint_step),
+    )
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((ns for ns in (one, other) if ns is not None), default=None)

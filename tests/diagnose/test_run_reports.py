@@ -87,7 +87,8 @@ def test_fit_before_fast_is_the_plan_s_verdict(verdict: str, status: str, tmp_pa
     assert items[FIT].status == status
     assert items[FIT].why.startswith("the fullest rank needs 60.0 GiB of 80.0 GiB")
     assert (
-        items[FAILURES].why == "the run fails every 3.00 h; how often it saves is not known; the plan asks for 16.0 min"
+        items[FAILURES].why
+        == "the run fails every 3.00 h by the plan; how often it saves is not known; the plan asks for 16.0 min"
     )
 
 
@@ -101,6 +102,18 @@ def test_a_plan_decides_on_what_the_log_shows(tmp_path: Path) -> None:
         assert item.status == "fail"
         assert "fails every 3.00 h (8 failures)" in item.why
         assert item.why.endswith("it saves every 13.4 min, the plan asks for 60.0 min")
+
+
+def test_a_plan_for_another_job_is_left_out(tmp_path: Path) -> None:
+    plan = _saved(
+        tmp_path, "goodput plan", mtbf_job_s=360_000, ask={"interval_s": None}, best={"at": {"interval_s": 3_600}}
+    )
+    saved = _goodput(tmp_path, LOG, options=Options(rhythm=Rhythm(805 * S, 30 * S)))
+    item = _items(plan, saved)[FAILURES]
+    assert item.status == "pass"
+    assert item.why.endswith(
+        "Young's formula asks for 13.4 min; the plan is for a failure every 4.17 days and left out"
+    )
 
 
 def test_a_watch_tells_how_often_and_of_spikes(tmp_path: Path) -> None:

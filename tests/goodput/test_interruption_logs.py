@@ -15,6 +15,7 @@ from steptime.errors import LogError, StepTimeError, UsageError
 from steptime.goodput.assess import Options, assess
 from steptime.goodput.logs import Reading
 from steptime.model.goodput import GoodputReport
+from steptime.store import dumps
 
 S = 10**9
 T0 = datetime(2024, 5, 1, tzinfo=timezone.utc)
@@ -122,6 +123,19 @@ SITUATIONS: dict[str, Known] = {
         {"detection": 60, "restart": 540},
         failures=1,
         copies=2,
+    ),
+    # A switch fails and two hosts are lost in the same second: one interruption, over when the second is back.
+    "two hosts in one moment": Known(
+        [
+            START,
+            row(10_000, "switch", 10_060, 10_600, last_checkpoint=9_400, host="node1"),
+            row(10_000, "switch", 10_090, 10_900, last_checkpoint=9_400, host="node2"),
+            END,
+        ],
+        {"detection": 60, "restart": 840, "lost_work": 600},
+        failures=1,
+        outages=1,
+        said=["1 records are of the same moment and cause as another"],
     ),
     # The same instants in three zones: 10,000 s after midnight UTC is 04:46:40 in Berlin's summer.
     "time zones": Known(
@@ -332,6 +346,25 @@ def test_local_times_need_their_zone(tmp_path: Path) -> None:
     assert any("taken as Europe/Berlin" in warning for warning in told.warnings)
     with pytest.raises(UsageError, match="no time zone is called 'Mars'"):
         assess([str(path)], Options(reading=Reading(zone="Mars")))
+
+
+def test_two_logs_that_tell_the_same_count_once(tmp_path: Path) -> None:
+    known = SITUATIONS["one failure, all told"]
+    paths = []
+    for kind in ("csv", "jsonl"):
+        path = tmp_path / f"log.{kind}"
+        path.write_text(written(known, kind))
+        paths.append(str(path))
+    report = assess(paths)
+    assert (len(report.interruptions), len(report.inputs)) == (1, 2)
+    assert any("1 interruptions are told by two logs" in text for text in report.warnings)
+
+
+def test_a_report_is_no_log(tmp_path: Path) -> None:
+    saved = tmp_path / "r.json"
+    saved.write_text(dumps(assess([_log(tmp_path, START, END)])))
+    with pytest.raises(LogError, match="a report of steptime, not a log"):
+        assess([str(saved)])
 
 
 def test_a_last_line_without_an_end_is_named(tmp_path: Path) -> None:
