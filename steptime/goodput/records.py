@@ -137,7 +137,8 @@ def _document(data: bytes) -> list[object] | None:
 
 def _add(records: Records, at: int, item: object, text: str) -> None:
     if isinstance(item, dict):
-        records.rows.append(Row(at, dict(_flat(item, "")), text))
+        nested = any(isinstance(value, dict) for value in item.values())
+        records.rows.append(Row(at, dict(_flat(item, "")) if nested else item, text))
     else:
         where = f"record {at}" if records.kind == "json" else f"line {at}"
         records.refused.add(where, "no record of named values", text)

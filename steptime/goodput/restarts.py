@@ -84,6 +84,11 @@ def infer(metrics: Metrics, gap_ns: int | None = None) -> RunLog:
     silent = (excess >= least_ns) & (dstep > 0) & ~pauses
     for at in np.flatnonzero(back | silent):
         log.incidents.append(_incident(rows, int(at), bool(back[at]), metrics.path))
+    if log.incidents:
+        log.notes.append(
+            "metrics do not tell why a run was interrupted: each counts as unexpected, unless a list of interruptions is "
+            "given beside"
+        )
     log.pauses = [_pause(rows, int(at), int(excess[at])) for at in np.flatnonzero(pauses)]
     log.start_ns, log.end_ns = int(rows.time_ns[0]), int(rows.time_ns[-1])
     log.progress = Progress(rows.time_ns, rows.step, rows.pace_ns)
