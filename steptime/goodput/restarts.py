@@ -86,8 +86,8 @@ def infer(metrics: Metrics, gap_ns: int | None = None) -> RunLog:
         log.incidents.append(_incident(rows, int(at), bool(back[at]), metrics.path))
     if log.incidents:
         log.notes.append(
-            "metrics do not tell why a run was interrupted: each counts as unexpected, unless a list of interruptions is "
-            "given beside"
+            "metrics do not tell why a run was interrupted: each counts as unexpected, unless a list of interruptions "
+            "is given beside"
         )
     log.pauses = [_pause(rows, int(at), int(excess[at])) for at in np.flatnonzero(pauses)]
     log.start_ns, log.end_ns = int(rows.time_ns[0]), int(rows.time_ns[-1])
