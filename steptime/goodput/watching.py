@@ -50,7 +50,7 @@ class WatchAsk:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """The rows of the log that have one quantity, in their order; `value` may hold NaN and infinity that were logged."""
+    """The rows of the log that have one quantity, in order; `value` may hold NaN and infinity that were logged."""
 
     what: str
     name: str

@@ -22,7 +22,7 @@ def _matched(made: Curve, events: list[Event]) -> tuple[int, int]:
 
 
 def test_recall_and_false_alarms_on_a_hundred_curves() -> None:
-    """0 to 5 planted spikes, noise, warm-up, a drop of the learning rate: `curves`. Each kind of curve must be there."""
+    """0 to 5 planted spikes, noise, warm-up, a drop of the learning rate: `curves`. Each number of spikes occurs."""
     found = planted = false = rows = 0
     counts = set()
     for seed in range(CURVES):
