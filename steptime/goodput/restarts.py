@@ -1,0 +1,190 @@
+"""Interruptions inferred from what a run logged at its steps: the step goes back, or nothing is logged for long.
+
+A restart is taken to have begun at the last line before it, since that is the last sign of progress, and to be over
+when the first step after it began: one usual interval between lines before the first line. What lies between can't be
+split into detection and restart. Pauses that come every so many steps are taken for checkpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.errors import LogError
+from steptime.goodput.causes import UNKNOWN
+from steptime.goodput.incidents import Incident, Progress, RunLog
+from steptime.goodput.lines import Refused
+from steptime.goodput.metrics_file import VALUE_NAMES, Metrics
+from steptime.goodput.timestamps import NO_TIME
+
+Ints = npt.NDArray[np.int64]
+
+#: Silence that counts as an interruption though the step goes on: this many usual intervals, and at least this long.
+GAP_INTERVALS = 10
+GAP_LEAST_NS = 300 * 10**9
+#: A pause is one that is longer than what steps vary by: half an interval, and this many deviations.
+_PAUSE_SHARE, _PAUSE_DEVIATIONS = 0.5, 6
+#: Pauses are periodic if there are so many, and this share of them comes at multiples of one number of steps.
+_PERIODIC_LEAST, _PERIODIC_SHARE = 3, 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The lines with a time, in the order of the file, the clock put right. every: usual steps from line to line."""
+
+    time_ns: Ints
+    step: Ints
+    pace_ns: float
+    every: int
+    phase: int
+
+    def resumed_step(self, at: int) -> int:
+        """The step that had been done when the run went on before line `at`: the one logged would be next."""
+        back = (int(self.step[at]) - self.phase) % self.every or self.every
+        return max(int(self.step[at]) - back, 0)
+
+
+def infer(metrics: Metrics, gap_ns: int | None = None) -> RunLog:
+    """The interruptions, pauses and progress that a metrics file shows; `gap_ns`: silence that is an interruption.
+
+    Raises:
+        LogError: no line has a time, or fewer than three have.
+    """
+    log = RunLog(
+        metrics.path,
+        f"metrics ({metrics.kind})",
+        lines=len(metrics.step),
+        duplicates=metrics.duplicates,
+        refused=Refused(metrics.bad_lines, list(metrics.bad_examples)),
+        notes=list(metrics.notes),
+        hidden=("detection",),
+        logged=tuple(what for what in VALUE_NAMES if metrics.column(what) is not None),
+    )
+    rows = _rows(metrics, log)
+    interval_ns = rows.pace_ns * rows.every
+    least_ns = gap_ns if gap_ns is not None else max(round(GAP_INTERVALS * interval_ns), GAP_LEAST_NS)
+    dt, dstep = np.diff(rows.time_ns), np.diff(rows.step)
+    excess = dt - np.rint(rows.pace_ns * dstep).astype(np.int64)
+    pauses = _periodic(rows, dstep, excess, log)
+    # The same step again after a silence was redone.
+    back = (dstep < 0) | ((dstep == 0) & (excess >= least_ns))
+    silent = (excess >= least_ns) & (dstep > 0) & ~pauses
+    for at in np.flatnonzero(back | silent):
+        log.incidents.append(_incident(rows, int(at), bool(back[at]), metrics.path))
+    log.pauses = [_pause(rows, int(at), int(excess[at])) for at in np.flatnonzero(pauses)]
+    log.start_ns, log.end_ns = int(rows.time_ns[0]), int(rows.time_ns[-1])
+    log.progress = Progress(rows.time_ns, rows.step, rows.pace_ns)
+    if silent.any():
+        log.notes.append(
+            f"silence of {least_ns / 1e9:,.0f} s or more counts as an interruption though no step was repeated "
+            f"({int(silent.sum())} of them)"
+        )
+    slow_ns = int(excess[~(back | silent | pauses) & (excess > 0.5 * interval_ns)].sum())
+    if slow_ns:
+        log.notes.append(f"slow steps took {slow_ns / 1e9:,.0f} s more than usual; that is left to the step time")
+    return log
+
+
+def _rows(metrics: Metrics, log: RunLog) -> _Rows:
+    timed = metrics.time_ns != NO_TIME
+    if int(timed.sum()) < 3:
+        backs = int((np.diff(metrics.step) < 0).sum())
+        raise LogError(
+            f"{metrics.path}: {int(timed.sum())} lines have a time, so it can't be told how long the run was down "
+            f"(the step goes back {backs} times): log the time with each step"
+        )
+    if not timed.all():
+        log.notes.append(f"{int((~timed).sum())} lines without a time were left out")
+    time_ns, step = metrics.time_ns[timed], metrics.step[timed]
+    time_ns, step = _in_order(time_ns, step, log)
+    dt, dstep = np.diff(time_ns), np.diff(step)
+    ahead = (dstep > 0) & (dt > 0)
+    if not ahead.any():
+        raise LogError(f"{metrics.path}: the step never goes on while time does: check the columns of step and time")
+    pace_ns = float(np.median(dt[ahead] / dstep[ahead]))
+    every = int(np.median(dstep[ahead]))
+    rests, counts = np.unique(step % every, return_counts=True)
+    rows = _Rows(time_ns, step, pace_ns, every, int(rests[np.argmax(counts)]))
+    return _clock_set_right(rows, log)
+
+
+def _in_order(time_ns: Ints, step: Ints, log: RunLog) -> tuple[Ints, Ints]:
+    """Without lines of an older step that was written late: the step goes back and is ahead again at once."""
+    late = np.zeros(len(step), np.bool_)
+    if len(step) > 2:
+        back = step[1:-1] < step[:-2]
+        late[1:-1] = back & (step[2:] > step[:-2])
+    for at in np.flatnonzero(late):
+        log.refused.add(f"step {step[at]}", "written after a later step, and no restart", "")
+    return time_ns[~late], step[~late]
+
+
+def _clock_set_right(rows: _Rows, log: RunLog) -> _Rows:
+    """Where the time goes back while the step goes on as usual, the clock was set back: later times are moved on."""
+    dt, dstep = np.diff(rows.time_ns), np.diff(rows.step)
+    wrong = dt < 0
+    if not wrong.any():
+        return rows
+    if (wrong & (dstep <= 0)).any():
+        raise LogError(
+            f"{log.path}: time and step go back together, so it can't be told how long the run was down: "
+            "give the log of each start as its own file, or in the order in which they were written"
+        )
+    missing = np.where(wrong, np.rint(rows.pace_ns * dstep).astype(np.int64) - dt, 0)
+    moved = rows.time_ns.copy()
+    moved[1:] += np.cumsum(missing)
+    log.notes.append(
+        f"the clock goes back {int(wrong.sum())} times (by {-int(dt[wrong].sum()) / 1e9:,.1f} s in all) while the step "
+        "goes on: later times are moved on, as if the steps between had taken their usual time"
+    )
+    return _Rows(moved, rows.step, rows.pace_ns, rows.every, rows.phase)
+
+
+def _periodic(rows: _Rows, dstep: Ints, excess: Ints, log: RunLog) -> npt.NDArray[np.bool_]:
+    """Which intervals hold a pause that comes every so many steps."""
+    ahead = dstep > 0
+    nothing = np.zeros(len(dstep), np.bool_)
+    if not ahead.any():
+        return nothing
+    spread = 1.4826 * float(np.median(np.abs(excess[ahead] - np.median(excess[ahead]))))
+    paused = ahead & (excess > _PAUSE_SHARE * rows.pace_ns * dstep) & (excess > _PAUSE_DEVIATIONS * spread)
+    before, after = rows.step[:-1][paused], rows.step[1:][paused]
+    apart = np.diff(after)
+    if len(before) < _PERIODIC_LEAST or not (apart > 0).any():
+        return nothing
+    period = int(np.median(apart[apart > 0]))
+    regular = (after // period) * period >= before
+    if period <= rows.every or regular.mean() < _PERIODIC_SHARE:
+        return nothing
+    log.notes.append(
+        f"a pause about every {period:,} steps ({int(regular.sum())} of them) is taken for a checkpoint; evaluations "
+        "look the same"
+    )
+    found = nothing.copy()
+    found[np.flatnonzero(paused)[regular]] = True
+    return found
+
+
+def _pause(rows: _Rows, at: int, excess_ns: int) -> tuple[int, int]:
+    """The pause between line `at` and the next, at the side of the line that comes before it is known to be."""
+    begin, end = int(rows.time_ns[at]), int(rows.time_ns[at + 1])
+    return begin, min(begin + excess_ns, end)
+
+
+def _incident(rows: _Rows, at: int, back: bool, path: str) -> Incident:
+    stopped, seen = int(rows.time_ns[at]), int(rows.time_ns[at + 1])
+    last, first = int(rows.step[at]), int(rows.step[at + 1])
+    done = rows.resumed_step(at + 1) if back else last
+    resumed = max(stopped, seen - round((first - done) * rows.pace_ns))
+    why = f"the step goes from {last:,} back to {first:,}" if back else f"nothing between steps {last:,} and {first:,}"
+    return Incident(
+        time_ns=stopped,
+        cause=UNKNOWN,
+        text="",
+        source=f"{path}: {why}",
+        resumed_ns=resumed,
+        checkpoint_step=done,
+        step=last,
+    )
