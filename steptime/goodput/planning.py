@@ -13,7 +13,7 @@ from steptime.goodput.failures import MAX_FAILURES
 from steptime.goodput.memory import checkpoint_bytes, fit
 from steptime.goodput.simulation import Simulated, simulate
 from steptime.model.inputs import Tool
-from steptime.model.plan import Best, Fit, Layout, ModelSize, Plan, PlanAsk, Scenario
+from steptime.model.plan import Best, Curve, Fit, Layout, ModelSize, Plan, PlanAsk, Scenario
 
 CURVE_POINTS = 50
 #: The curve goes this far to both sides of the expected best interval.
@@ -124,7 +124,7 @@ def plan(ask: PlanAsk, writing: Writing, tool: Tool, job: Job | None = None) -> 
         first_order=intervals.first_order(young, ask.pause_s, ask.restart_s, mtbf),
         exact_s=centre if exact else None,
         exact_goodput=intervals.expected_goodput(centre, ask.pause_s, delay, mtbf) if exact else None,
-        curve=simulated.curve(),
+        curve=_curve(simulated, ask),
         best=Best(at=chosen, from_s=alike[0], to_s=alike[1], flat_from_s=flat[0], flat_to_s=flat[1]),
         today=today,
         sensitivity=sensitivity,
@@ -155,6 +155,15 @@ def _check(ask: PlanAsk) -> None:
 def _grid(ask: PlanAsk, points: int, reach: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     centre = intervals.expected_best(ask.pause_s, ask.mtbf_job_s, ask.write_s)
     return np.geomspace(max(centre / reach, ask.write_s), centre * reach, points)
+
+
+def _curve(simulated: Simulated, ask: PlanAsk) -> Curve:
+    overheads = [
+        intervals.first_order(tau, ask.pause_s, ask.restart_s, ask.mtbf_job_s).total
+        for tau in simulated.interval_s.tolist()
+    ]
+    # An overhead of x for each unit of work leaves 1/(1 + x) of the time for work.
+    return msgspec.structs.replace(simulated.curve(), first_order=[1 / (1 + overhead) for overhead in overheads])
 
 
 def _scenario(ask: PlanAsk, title: str, base: float) -> Scenario:

@@ -55,6 +55,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     """Goodput by interval, in columns, from simulated runs with the same failures for every interval.
 
     low, high: 95 % confidence interval of the mean. run_low, run_high: 5th and 95th percentile of single runs.
+    first_order: by the first-order formula, the share of time left for work.
     """
 
     interval_s: list[float]
@@ -63,6 +64,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     high: list[float]
     run_low: list[float]
     run_high: list[float]
+    first_order: list[float] = []
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
