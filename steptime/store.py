@@ -19,8 +19,9 @@ from pathlib import Path
 
 import msgspec
 
-from steptime.errors import ReportError
+from steptime.errors import AccountingError, ReportError
 from steptime.model import SCHEMA_VERSION, Report
+from steptime.model.goodput import GOODPUT_KIND, GOODPUT_SCHEMA_VERSION, GoodputReport
 
 _HEAD_BYTES = 1 << 20
 #: First bytes of gzip, zip, zstd: traces are stored so, reports never.
@@ -30,13 +31,14 @@ _REMEDY_TRACE = "run `steptime analyze` on it first, with -o report.json"
 
 
 class _Head(msgspec.Struct):
-    """The two fields that decide whether the rest may be read."""
+    """The fields that decide whether the rest may be read; a report on steps has no kind."""
 
     schema_version: int | None = None
     tool: dict[str, object] | None = None
+    kind: str | None = None
 
 
-def dumps(report: Report) -> str:
+def dumps(report: msgspec.Struct) -> str:
     """Return the report as indented JSON that ends in a newline; `load` gives it back unchanged.
 
     Characters that are no valid Unicode (from file names in another encoding) are written as ``\\udcXX`` text.
@@ -82,6 +84,42 @@ def load(path: Path | str) -> Report:
     except msgspec.ValidationError as error:
         raise ReportError(f"{path}: not a valid report ({error}): write it again with `steptime analyze -o`") from error
     _check_sums(path, report)
+    return report
+
+
+def kind_of(path: Path | str) -> str | None:
+    """What kind of report a file holds (``goodput``, ...); None for a report on steps, or for what is no report."""
+    try:
+        return msgspec.json.decode(_read(path), type=_Head).kind
+    except msgspec.DecodeError:
+        return None
+
+
+def load_goodput(path: Path | str) -> GoodputReport:
+    """Read a report that `steptime goodput -o` wrote; unknown fields are ignored.
+
+    Raises:
+        ReportError: there is no such file, it is no goodput report, its schema version is not one that this version
+            reads, or its parts do not add up.
+    """
+    data = _read(path)
+    remedy = "write it again with `steptime goodput -o`"
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+    except msgspec.DecodeError as error:
+        raise ReportError(f"{path}: not a report of `steptime goodput` ({error}): {remedy}") from error
+    if head.kind != GOODPUT_KIND:
+        raise ReportError(f"{path}: JSON, but not a report of `steptime goodput`: {remedy}")
+    if head.schema_version != GOODPUT_SCHEMA_VERSION:
+        raise ReportError(
+            f"{path}: goodput report of schema version {head.schema_version}, this steptime reads version "
+            f"{GOODPUT_SCHEMA_VERSION}: {remedy}"
+        )
+    try:
+        report = msgspec.json.decode(data, type=GoodputReport)
+        report.check()
+    except (msgspec.ValidationError, AccountingError) as error:
+        raise ReportError(f"{path}: edited or damaged ({error}): {remedy}") from error
     return report
 
 

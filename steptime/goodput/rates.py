@@ -14,7 +14,8 @@ from steptime.model.goodput import HostCount, Rate, Trend
 CONFIDENCE = 0.95
 #: With fewer failures the normal approximation of Laplace's statistic is not good enough, and no trend could be seen.
 TREND_LEAST = 5
-_TREND_P = 0.05
+#: A trend is called one if chance makes it so rarely: one report in a hundred on a run that does not change.
+_TREND_P = 0.01
 
 
 def poisson_at_most(count: int, mean: float) -> float:

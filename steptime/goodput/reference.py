@@ -36,9 +36,15 @@ def reference_runs() -> list[ReferenceRun]:
             figures=[_shown(figure) for figure in run.figures],
             causes=[_shown(figure) for figure in run.causes],
             notes=run.notes,
+            uninterrupted_days=_uninterrupted({figure.id: figure.value for figure in run.figures}),
         )
         for key, run in table.items()
     ]
+
+
+def _uninterrupted(figures: dict[str, float | None]) -> float | None:
+    flops, rate, gpus = (figures.get(name) for name in ("total_flops", "flops_per_gpu", "gpus"))
+    return None if not flops or not rate or not gpus else uninterrupted_days(flops, rate, round(gpus))
 
 
 def _shown(row: _Figure) -> ReferenceFigure:

@@ -13,6 +13,7 @@ from steptime.model.inputs import Tool
 
 #: 1: first version (2026-12).
 GOODPUT_SCHEMA_VERSION = 1
+GOODPUT_KIND = "goodput"
 
 
 class LogInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,13 +154,17 @@ class ReferenceFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReferenceRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A published run, with the figures that its sources state and no others; notes say where sources disagree."""
+    """A published run, with the figures that its sources state and no others; notes say where sources disagree.
+
+    uninterrupted_days: how long its FLOPs take at its stated rate if nothing stops it; None if one of them is missing.
+    """
 
     id: str
     name: str
     figures: list[ReferenceFigure]
     causes: list[ReferenceFigure] = []
     notes: list[str] = []
+    uninterrupted_days: float | None = None
 
 
 class RunSegments(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +189,7 @@ class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
     it is not known when interruptions were over.
     """
 
-    kind: str = "goodput"
+    kind: str = GOODPUT_KIND
     schema_version: int = GOODPUT_SCHEMA_VERSION
     tool: Tool
     inputs: list[LogInput]
