@@ -233,6 +233,12 @@ def _notes(ask: PlanAsk, writing: Writing) -> list[str]:
         notes.append(
             f"the pause is the one given, {ask.pause_s:g} s; size over write bandwidth would be {write_s:.3g} s"
         )
+    if writing.copy_bytes_per_s is not None and write_s is not None:
+        rate = writing.copy_bytes_per_s / 1e9
+        notes.append(
+            f"the copy to host memory is taken at {rate:.3g} GB/s a GPU, an equal part of the checkpoint on each; "
+            "several GPUs of one host may share that rate"
+        )
     if ask.is_async and ask.interval_s is not None and ask.interval_s < ask.write_s:
         notes.append(f"an interval of {ask.interval_s:g} s is shorter than the write, {ask.write_s:.3g} s: that holds")
     return notes

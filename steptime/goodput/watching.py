@@ -367,5 +367,5 @@ def _warnings(metrics: Metrics, columns: dict[str, _Column], ask: WatchAsk) -> l
     if ask.target_loss is not None and LOSS not in columns:
         said.append("whether the target was reached can't be told without the loss")
     if metrics.bad_lines:
-        said.append(f"{metrics.bad_lines} lines could not be used")
+        said.append(f"lines that could not be used: {metrics.bad_lines}")
     return said
