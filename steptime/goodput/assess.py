@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -197,7 +198,8 @@ def _silent_end(logs: Sequence[RunLog], kept: Sequence[Incident], end_ns: int, u
 def _moment(text: str | None, zone: str) -> int | None:
     if text is None:
         return None
-    times = parse_times([text if len(text) > 10 else f"{text}T00:00:00"], zone)
+    # A day alone is its first moment.
+    times = parse_times([f"{text}T00:00:00" if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else text], zone)
     if times.bad[0]:
         raise UsageError(f"{text!r} is not a time: write it as 2024-05-01T10:00:00+02:00")
     return int(times.ns[0])

@@ -20,14 +20,19 @@ from steptime.goodput.metrics_file import VALUE_NAMES, Metrics
 from steptime.goodput.timestamps import NO_TIME
 
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 #: Silence that counts as an interruption though the step goes on: this many usual intervals, and at least this long.
 GAP_INTERVALS = 10
 GAP_LEAST_NS = 300 * 10**9
 #: A pause is one that is longer than what steps vary by: half an interval, and this many deviations.
 _PAUSE_SHARE, _PAUSE_DEVIATIONS = 0.5, 6
-#: Pauses are periodic if there are so many, and this share of them comes at multiples of one number of steps.
+#: Pauses are periodic if so many multiples of one number of steps were passed, this share of them with a pause.
 _PERIODIC_LEAST, _PERIODIC_SHARE = 3, 0.8
+#: A pause of more than so many usual ones, and long enough to be an interruption, is one.
+_PAUSE_LONGEST = 3
+#: Distances between pauses that are tried, the most frequent first; and how many periods a run may have.
+_CANDIDATES, _PERIODS_MOST = 12, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,9 @@ def infer(metrics: Metrics, gap_ns: int | None = None) -> RunLog:
     dt, dstep = np.diff(rows.time_ns), np.diff(rows.step)
     excess = dt - np.rint(rows.pace_ns * dstep).astype(np.int64)
     pauses = _periodic(rows, dstep, excess, log)
+    if pauses.any():
+        # A run that fails right after it saved stands still where a pause is due, only longer.
+        pauses &= excess < max(least_ns, _PAUSE_LONGEST * float(np.median(excess[pauses])))
     # The same step again after a silence was redone.
     back = (dstep < 0) | ((dstep == 0) & (excess >= least_ns))
     silent = (excess >= least_ns) & (dstep > 0) & ~pauses
@@ -142,29 +150,40 @@ def _clock_set_right(rows: _Rows, log: RunLog) -> _Rows:
     return _Rows(moved, rows.step, rows.pace_ns, rows.every, rows.phase)
 
 
-def _periodic(rows: _Rows, dstep: Ints, excess: Ints, log: RunLog) -> npt.NDArray[np.bool_]:
-    """Which intervals hold a pause that comes every so many steps."""
+def _periodic(rows: _Rows, dstep: Ints, excess: Ints, log: RunLog) -> Flags:
+    """Which intervals hold a pause that comes every so many steps; several periods are told one after the other."""
     ahead = dstep > 0
-    nothing = np.zeros(len(dstep), np.bool_)
+    found = np.zeros(len(dstep), np.bool_)
     if not ahead.any():
-        return nothing
+        return found
     spread = 1.4826 * float(np.median(np.abs(excess[ahead] - np.median(excess[ahead]))))
     paused = ahead & (excess > _PAUSE_SHARE * rows.pace_ns * dstep) & (excess > _PAUSE_DEVIATIONS * spread)
-    before, after = rows.step[:-1][paused], rows.step[1:][paused]
-    apart = np.diff(after)
-    if len(before) < _PERIODIC_LEAST or not (apart > 0).any():
-        return nothing
-    period = int(np.median(apart[apart > 0]))
-    regular = (after // period) * period >= before
-    if period <= rows.every or regular.mean() < _PERIODIC_SHARE:
-        return nothing
-    log.notes.append(
-        f"a pause about every {period:,} steps ({int(regular.sum())} of them) is taken for a checkpoint; evaluations "
-        "look the same"
-    )
-    found = nothing.copy()
-    found[np.flatnonzero(paused)[regular]] = True
+    for _ in range(_PERIODS_MOST):
+        period, regular = _period(rows, ahead, paused & ~found)
+        if not period:
+            break
+        found |= regular
+        log.notes.append(
+            f"a pause every {period:,} steps ({int(regular.sum())} of them) is taken for a checkpoint; evaluations "
+            "look the same"
+        )
     return found
+
+
+def _period(rows: _Rows, ahead: Flags, paused: Flags) -> tuple[int, Flags]:
+    """The smallest number of steps at whose multiples nearly always a pause stands, and those pauses; 0 for none.
+
+    A pause after a step's line lies behind a multiple, one before it in front.
+    """
+    before, after = rows.step[:-1], rows.step[1:]
+    apart, counts = np.unique(np.diff(after[paused]), return_counts=True)
+    usual = apart[np.argsort(-counts, kind="stable")][:_CANDIDATES]
+    for period in sorted(int(one) for one in usual if one > rows.every):
+        for at in ((after - 1) // period * period >= before, after // period * period > before):
+            due = ahead & at
+            if int(due.sum()) >= _PERIODIC_LEAST and paused[due].mean() >= _PERIODIC_SHARE:
+                return period, due & paused
+    return 0, np.zeros(len(paused), np.bool_)
 
 
 def _pause(rows: _Rows, at: int, excess_ns: int) -> tuple[int, int]:
