@@ -66,7 +66,9 @@ def fit(model: ModelSize, layout: Layout, gpu: str, memory_bytes: int) -> Fit:
         UsageError: the GPUs can't be divided that way, or the model has fewer layers or heads than it is divided by.
     """
     _check(model, layout)
-    notes = []
+    notes = [
+        "expert and context parallelism are not laid out: every rank holds its part of all experts, and whole sequences"
+    ]
     if not model.layers:
         notes.append("only a parameter count is known of the model: activations and logits are not counted")
     if model.layers % layout.pipeline:

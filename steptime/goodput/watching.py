@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -54,6 +56,7 @@ class _Column:
 
     what: str
     name: str
+    row: Ints
     step: Ints
     time_s: Floats
     value: Floats
@@ -66,6 +69,14 @@ class _Column:
         with np.errstate(invalid="ignore", divide="ignore"):
             logs = np.log(self.value)
         return np.where(np.isfinite(logs), logs, np.nan)
+
+
+class _Spiked(NamedTuple):
+    """A spike, and where it stands in the log."""
+
+    spike: Spike
+    start_row: int
+    alert_row: int
 
 
 def watch(metrics: Metrics, ask: WatchAsk, tool: Tool) -> Watch:
@@ -81,7 +92,11 @@ def watch(metrics: Metrics, ask: WatchAsk, tool: Tool) -> Watch:
         events, usual = _judge(column)
         found[column.what] = [(event, column) for event in events]
         series.append(_series(column, usual, events))
-    spiked = [_spike(event, column, ask) for what in (LOSS, GRADIENT, UPDATE) for event, column in found.get(what, [])]
+    spiked = [
+        _Spiked(_spike(event, column, ask), int(column.row[event.start]), int(column.row[event.alert]))
+        for what in (LOSS, GRADIENT, UPDATE)
+        for event, column in found.get(what, [])
+    ]
     loss, ratio = columns.get(LOSS), columns.get(UPDATE)
     known = metrics.time_s[np.isfinite(metrics.time_s)]
     return Watch(
@@ -95,7 +110,7 @@ def watch(metrics: Metrics, ask: WatchAsk, tool: Tool) -> Watch:
         step_backs=int((np.diff(metrics.step) < 0).sum()),
         series=series,
         missing=[what for what in WATCHED if what not in columns],
-        spikes=_warned(spiked, columns.get(LOSS)),
+        spikes=_warned(spiked),
         non_finite=[run for column in columns.values() for run in _non_finite(column, ask)],
         drops=[_drop(event, column) for what in _RATES for event, column in found.get(what, [])],
         plateaus=[] if loss is None else _plateaus(loss),
@@ -120,7 +135,7 @@ def _columns(metrics: Metrics, ask: WatchAsk) -> dict[str, _Column]:
             raise LogError(f"{metrics.path}: no column {name!r} of numbers (found: {known}): name another one")
         value = metrics.values[name]
         here = ~np.isnan(value) | metrics.logged_nan.get(name, np.zeros(len(value), np.bool_))
-        found[what] = _Column(what, name, metrics.step[here], metrics.time_s[here], value[here])
+        found[what] = _Column(what, name, np.flatnonzero(here), metrics.step[here], metrics.time_s[here], value[here])
     if not found:
         raise LogError(
             f"{metrics.path}: neither loss, gradient norm, throughput nor MFU among {', '.join(metrics.values)}: "
@@ -192,32 +207,28 @@ def _start_s(column: _Column) -> float:
     return float(known[0]) if len(known) else float("nan")
 
 
-def _warned(found: list[Spike], loss: _Column | None) -> list[Spike]:
+def _warned(found: list[_Spiked]) -> list[Spike]:
     """Spikes in the order of their alerts; those of the loss with the alert of the gradient norm that came before.
 
-    That one is earlier by up to `_WARNING_ROWS` rows of the loss; what it leads to is one trouble, so the rewind goes
+    That one is earlier by up to `_WARNING_ROWS` rows of the log; what it leads to is one trouble, so the rewind goes
     before both.
     """
-    import msgspec
-
-    gradient = [spike for spike in found if spike.what == GRADIENT]
     ordered = []
-    for spike in found:
-        if spike.what == LOSS and loss is not None:
-            at = int(np.searchsorted(loss.step, spike.start_step)) if (np.diff(loss.step) >= 0).all() else 0
-            earliest = int(loss.step[max(at - _WARNING_ROWS, 0)]) if at else spike.start_step
-            near = [one for one in gradient if earliest <= one.alert_step <= spike.alert_step]
-            if near:
-                first = min(near, key=lambda one: one.alert_step)
-                changed = {"warned_step": first.alert_step}
-                if first.rewind_step is not None and first.start_step < spike.start_step:
-                    changed |= {
-                        "rewind_step": first.rewind_step,
-                        "redone_steps": spike.alert_step - first.rewind_step,
-                    }
-                spike = msgspec.structs.replace(spike, **changed)
-        ordered.append(spike)
-    return sorted(ordered, key=lambda one: (one.alert_step, one.what))
+    for one in found:
+        spike = one.spike
+        near = [
+            other
+            for other in found
+            if other.spike.what == GRADIENT and one.start_row - _WARNING_ROWS <= other.alert_row <= one.alert_row
+        ]
+        if spike.what == LOSS and near:
+            first = min(near, key=lambda other: other.alert_row)
+            spike = msgspec.structs.replace(spike, warned_step=first.spike.alert_step)
+            rewind = first.spike.rewind_step
+            if rewind is not None and first.start_row < one.start_row:
+                spike = msgspec.structs.replace(spike, rewind_step=rewind, redone_steps=spike.alert_step - rewind)
+        ordered.append((one.alert_row, spike))
+    return [spike for _, spike in sorted(ordered, key=lambda pair: (pair[0], pair[1].what))]
 
 
 def _non_finite(column: _Column, ask: WatchAsk) -> list[NonFinite]:
@@ -256,19 +267,19 @@ def _drop(event: Event, column: _Column) -> Drop:
 def _plateaus(loss: _Column) -> list[Plateau]:
     """Where the smoothed loss made no new best by more than its own noise for too long.
 
-    The noise of a median of n rows is 1.2533 σ/√n; σ is told by the rows around their medians, so far.
+    The noise of a median of n rows is 1.2533 σ/√n; σ is told by the last rows around their medians.
     """
     known = np.flatnonzero(np.isfinite(loss.value))
     values, steps = loss.value[known], loss.step[known]
     smooth = trailing_median(values, _SMOOTH_ROWS)
     if len(values) < 2 * _PLATEAU_ROWS:
         return []
-    away = np.abs(values - smooth)[_SMOOTH_ROWS - 1 :]
-    noise = 1.4826 * float(np.median(away)) * 1.2533 / np.sqrt(_SMOOTH_ROWS)
+    away = trailing_median(np.abs(values - np.where(np.isfinite(smooth), smooth, values)), 8 * _SMOOTH_ROWS, 1)
+    noise = 1.4826 * away * 1.2533 / np.sqrt(_SMOOTH_ROWS)
     found: list[Plateau] = []
     best, since = float(smooth[_SMOOTH_ROWS - 1]), _SMOOTH_ROWS - 1
     while True:
-        lower = np.flatnonzero(smooth[since:] < best - 2 * noise)
+        lower = np.flatnonzero(smooth[since:] < best - 2 * noise[since:])
         next_best = since + int(lower[0]) if len(lower) else len(values)
         needed = max(_PLATEAU_ROWS, round(_PLATEAU_SHARE * since / (1 - _PLATEAU_SHARE)))
         if next_best - since >= needed:

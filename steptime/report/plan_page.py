@@ -254,6 +254,8 @@ def _fit(plan: Plan, drawn: bool) -> Panel:
         f"{units.plural(layout.micro_batch, 'sequence')} of {units.count(layout.sequence)} tokens; recompute: "
         f"{layout.recompute}; sequence parallelism {'on' if layout.sequence_parallel else 'off'}.",
     ]
+    if chosen.verdict != "fits":
+        lines.append(_instead(fit))
     parts = [[units.size(part.bytes), part.name, part.formula] for part in chosen.parts]
     tables = [
         ("Byte inventory of the fullest rank", Table(["bytes", "what", "how"], parts, numbers=1)),
@@ -267,6 +269,18 @@ def _fit(plan: Plan, drawn: bool) -> Panel:
         legend = [(name, colour) for name, colour in plan_charts.MEMORY.items() if name in used]
         charts.append(Chart("memory-chart", plan_charts.memory(fit), "Dashed: the memory of the GPU.", legend))
     return Panel("fit", "Does it fit?", lines=lines, charts=charts, tables=tables, items=list(fit.notes))
+
+
+def _instead(fit: Fit) -> str:
+    """What fits with the least sharding and recompute, in this layout."""
+    fitting = [row for row in fit.table if row.verdict == "fits" and row.recompute != "none"]
+    if not fitting:
+        return "No ZeRO stage and no recompute fits in this layout: divide by more with --tp or --pp."
+    first = fitting[0]
+    return (
+        f"The least that fits in this layout is ZeRO {first.zero} with {first.recompute} recompute: "
+        f"{units.size(first.total)}."
+    )
 
 
 def _choices(fit: Fit) -> Table:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from steptime.model.watch import Series, Spike, Watch
+from steptime.model.watch import Series, Watch
 from steptime.report import units
 from steptime.report.names import brief
 from steptime.report.page_tables import Table
@@ -18,6 +16,10 @@ NAMES = {
     "update_ratio": "update-to-weight ratio",
 }
 _MOST_ROWS = 40
+
+
+def _rewind(step: int | None, watch: Watch) -> str:
+    return _step(step, "?" if watch.checkpoint_every is None else "none before")
 
 
 def watch_page(watch: Watch, *, drawn: bool = False) -> Page:
@@ -107,14 +109,14 @@ def _alarms(watch: Watch) -> Panel:
         lines.append("Where to rewind to can't be told without the checkpoint interval: give --checkpoint-every STEPS.")
     tables = []
     if watch.spikes:
-        tables.append(("Spikes", _spikes(watch.spikes, timed=any(one.alert_s is not None for one in watch.spikes))))
+        tables.append(("Spikes", _spikes(watch)))
     if watch.non_finite:
         rows = [
             [
                 _step(one.first_step),
                 _step(one.last_step),
                 units.count(one.rows),
-                _step(one.rewind_step, "?"),
+                _rewind(one.rewind_step, watch),
                 _broken(one),
             ]
             for one in watch.non_finite[:_MOST_ROWS]
@@ -134,9 +136,10 @@ def _broken(one: object) -> str:
     return text if ended else f"{text} until the log ends"
 
 
-def _spikes(spikes: Sequence[Spike], *, timed: bool) -> Table:
+def _spikes(watch: Watch) -> Table:
+    timed = any(one.alert_s is not None for one in watch.spikes)
     rows = []
-    for one in spikes[:_MOST_ROWS]:
+    for one in watch.spikes[:_MOST_ROWS]:
         note = NAMES[one.what]
         if one.warned_step is not None:
             note += f"; the gradient norm gave an alert at step {units.count(one.warned_step)}"
@@ -149,14 +152,14 @@ def _spikes(spikes: Sequence[Spike], *, timed: bool) -> Table:
                 _value(one.peak),
                 f"{one.score:,.0f}×",
                 _step(one.end_step, "not back"),
-                _step(one.rewind_step, "?"),
-                _step(one.redone_steps, "?"),
+                _rewind(one.rewind_step, watch),
+                _step(one.redone_steps),
                 note,
             ]
         )
     head = ["alert at", *(["after"] if timed else []), "begins", "usual", "peak", "noise", "back at", "rewind to"]
     head += ["steps redone", "of the"]
-    return Table(head, rows, numbers=len(head) - 1, more=max(len(spikes) - _MOST_ROWS, 0))
+    return Table(head, rows, numbers=len(head) - 1, more=max(len(watch.spikes) - _MOST_ROWS, 0))
 
 
 def _charts(watch: Watch, drawn: bool, what: str) -> list[Chart]:

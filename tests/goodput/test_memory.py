@@ -189,8 +189,9 @@ def test_the_last_stage_is_looked_at_too() -> None:
 class _Kept(nn.Module):
     """One Llama layer of plain PyTorch, without rotation, which keeps nothing in a fused kernel."""
 
-    def __init__(self, model: ModelSize) -> None:
+    def __init__(self, model: ModelSize, *, fused: bool) -> None:
         super().__init__()
+        self.fused = fused
         hidden, wide = model.hidden, model.mlp_width
         self.heads = model.heads
         self.width = model.query_width // model.heads
@@ -210,14 +211,18 @@ class _Kept(nn.Module):
 
         normed = self.norm1(x)
         q, k, v = split(self.q(normed)), split(self.k(normed)), split(self.v(normed))
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape != q.shape)
+        if self.fused:
+            attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            attended = torch.softmax((q * self.width**-0.5) @ k.transpose(-1, -2), -1) @ v
         x = x + self.o(attended.transpose(1, 2).reshape(batch, sequence, -1))
         normed = self.norm2(x)
         out: torch.Tensor = x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
         return out
 
 
-def test_a_gated_layer_keeps_what_pytorch_keeps() -> None:
+@pytest.mark.parametrize("kind", ["selective", "none"])
+def test_a_gated_layer_keeps_what_pytorch_keeps(kind: str) -> None:
     """Against the distinct storages that autograd saves in a Llama-like layer in BF16, weights left out.
 
     Beyond the formula there are the norms' statistics and the logarithm that FlashAttention keeps: a few bytes a token,
@@ -236,7 +241,7 @@ def test_a_gated_layer_keeps_what_pytorch_keeps() -> None:
         attention_width=512,
         mlp_width=1408,
     )
-    layer = _Kept(model).to(torch.bfloat16)
+    layer = _Kept(model, fused=kind == "selective").to(torch.bfloat16)
     weights = {weight.untyped_storage().data_ptr() for weight in layer.parameters()}
     kept: dict[int, int] = {}
     alive = []
@@ -251,7 +256,7 @@ def test_a_gated_layer_keeps_what_pytorch_keeps() -> None:
     x = torch.randn(2, 256, 512, dtype=torch.bfloat16, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
         layer(x)
-    counted, _ = layer_activations(model, Layout(gpus=1, micro_batch=2, sequence=256), "selective")
+    counted, _ = layer_activations(model, Layout(gpus=1, micro_batch=2, sequence=256), kind)
     assert sum(kept.values()) == pytest.approx(counted, rel=0.02)
     assert sum(kept.values()) >= counted
 
