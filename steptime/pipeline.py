@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steptime.diagnose.findings import diagnose
+from steptime.diagnose.run_reports import read_run_reports
 from steptime.errors import StepTimeError, TraceError
 from steptime.model import Input, Report, Tool
 from steptime.ranks.bandwidth import with_bandwidth
@@ -43,6 +44,7 @@ class Options:
     pricing: RooflinePricing = RooflinePricing()  # GPU, peaks and reference dtype
     model: ModelAsk = ModelAsk()  # the model and its tokens, for MFU by convention
     rules: tuple[str, ...] = ()  # folders with the user's own rules
+    run: tuple[str, ...] = ()  # reports on the whole run, of `steptime goodput`, for the checklist
     draw_every_step: bool = False  # keep the segments of all steps, not of a typical and the slowest one only
     strict: bool = False  # stop at the first bad file instead of going on without it
     jobs: int = 1  # files read at once, each in a process of its own
@@ -62,6 +64,7 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     """
     options.pricing.check()
     options.model.shape()
+    run = read_run_reports(options.run)
     several = [paths] if isinstance(paths, (str, PathLike)) else paths
     found = discover([fspath(path) for path in several])
     files, refused = _summaries(found.files, options)
@@ -78,7 +81,7 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     report = _report(counted, assignment, files, notes, options, ranks)
     report = with_ranks(report, ranks)
     report = with_bandwidth(report, counted, ranks.seen, options.pricing.roof(_device(counted)).link_bytes_per_s)
-    return diagnose(report, [Path(folder) for folder in options.rules])
+    return diagnose(report, [Path(folder) for folder in options.rules], run)
 
 
 def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileSummary], list[str]]:

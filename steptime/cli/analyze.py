@@ -44,6 +44,7 @@ _MODEL = ("model", "params", "tokens_per_step", "seq_len")
 @click.option("--params", metavar="N", help="Parameters of the model, as 8e9, where there is no config.")
 @click.option("--tokens-per-step", type=click.IntRange(min=1), metavar="N", help="Tokens of one update, all GPUs.")
 @click.option("--seq-len", type=click.IntRange(min=1), metavar="N", help="Tokens of one sequence.")
+@click.option("--run", metavar="REPORT", multiple=True, help="A report of `steptime goodput`, for the checklist.")
 @click.option("--rules", metavar="DIR", multiple=True, help="A folder with rules of your own.")
 @click.option("--strict", is_flag=True, help="Stop at the first bad file instead of going on without it.")
 @click.option(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from steptime.model.goodput import GoodputReport, Interruption, Rate
 from steptime.report import goodput_words, units
 from steptime.report.names import brief
-from steptime.report.page_tables import Table
 from steptime.report.panels import Chart, Page, Panel
+from steptime.report.plain_table import Table
 
 _MOST_ROWS = 40
 _MOST_HOSTS = 10

@@ -139,9 +139,8 @@ def cost_lines(report: GoodputReport) -> list[str]:
             f"{cost.gpus:,} GPUs: {cost.gpu_hours:,.0f} GPU-hours, of which {cost.lost_gpu_hours:,.0f} did not train."
         )
     if cost.money is not None and cost.lost_money is not None and cost.price is not None:
-        lines.append(
-            f"At {cost.price:,.2f} a GPU-hour: {cost.money:,.0f}, of which {cost.lost_money:,.0f} for nothing."
-        )
+        lost = f"{cost.lost_money:,.0f} for time that did not train"
+        lines.append(f"At {cost.price:,.2f} a GPU-hour: {cost.money:,.0f}, of which {lost}.")
     if cost.mfu is not None and cost.used_share is not None:
         share = report.productive_share if report.productive_share is not None else report.eta
         bound = "at most " if cost.used_bound else ""

@@ -29,6 +29,7 @@ from steptime.report import (
 )
 from steptime.report.ledger import ledger
 from steptime.report.names import brief
+from steptime.report.plain_table import Table
 
 #: A page larger than this is written again with less in it.
 MAX_BYTES = 3_000_000
@@ -189,7 +190,7 @@ def _rest(report: Report, limits: Limits) -> dict[str, Any]:
         "more_warnings": more,
         "not_evaluated": [(brief(rule), brief(why, 300)) for rule, why in rules[: limits.rows]],
         "more_rules": max(len(rules) - limits.rows, 0),
-        "measured": page_tables.Table(["number", "value"], known[:200]) if known else None,
+        "measured": Table(["number", "value"], known[:200]) if known else None,
     }
 
 

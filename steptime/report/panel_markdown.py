@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from steptime.report.markdown import MAX_BYTES, escaped
-from steptime.report.page_tables import Table
 from steptime.report.panels import Page, Panel
+from steptime.report.plain_table import Table
 
 
 def render(page: Page) -> str:

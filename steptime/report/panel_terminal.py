@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from steptime.report.page_tables import Table
 from steptime.report.panels import Page, Panel
+from steptime.report.plain_table import Table
 
 MIN_WIDTH, MAX_WIDTH = 72, 140
 

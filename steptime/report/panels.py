@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from steptime.report.page_tables import Table
+from steptime.report.plain_table import Table
 
 
 @dataclass(frozen=True)
