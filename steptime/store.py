@@ -90,7 +90,7 @@ def load(path: Path | str) -> Report:
 
 
 def is_of_a_run(path: Path | str) -> bool:
-    """Whether a file holds a report that `load_goodput` reads."""
+    """Whether a file holds a report that `load_run` reads."""
     return kind_of(path) in _RUN_KINDS
 
 
@@ -110,7 +110,19 @@ _RUN_KINDS: dict[str, tuple[type[GoodputReport] | type[Plan] | type[Watch], int]
 }
 
 
-def load_goodput(path: Path | str) -> GoodputReport | Plan | Watch:
+def load_goodput(path: Path | str) -> GoodputReport:
+    """Read a report that `steptime goodput -o` wrote on logs; unknown fields are ignored.
+
+    Raises:
+        ReportError: as `load_run`, or it is a plan or a watch.
+    """
+    report = load_run(path)
+    if not isinstance(report, GoodputReport):
+        raise ReportError(f"{path}: a report of `steptime {report.kind}`: give one of `steptime goodput` on logs")
+    return report
+
+
+def load_run(path: Path | str) -> GoodputReport | Plan | Watch:
     """Read a report that `steptime goodput`, its plan or its watch wrote with -o; unknown fields are ignored.
 
     Raises:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from steptime.model.plan import Fit, Plan, RankBytes, Scenario
 from steptime.report import units
 from steptime.report.names import brief
-from steptime.report.page_tables import Table
 from steptime.report.panels import Chart, Page, Panel
+from steptime.report.plain_table import Table
 
 _CURVE_ROWS = 12
 _BAR_CELLS = 24

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from steptime.model.watch import Series, Watch
+from steptime.model.watch import NonFinite, Series, Watch
 from steptime.report import units
 from steptime.report.names import brief
-from steptime.report.page_tables import Table
 from steptime.report.panels import Chart, Page, Panel
+from steptime.report.plain_table import Table
 
 NAMES = {
     "loss": "loss",
@@ -52,22 +52,30 @@ def verdict(watch: Watch) -> str:
         lasting = sum(one.end_step is None for one in spikes)
         text = units.plural(len(spikes), "spike") + " of the loss" if spikes else "no spike of the loss"
         said.append(text + (f", {lasting} of them not back to usual" if lasting else ""))
-    broken = [one for one in watch.non_finite if one.what in ("loss", "grad_norm")]
-    if broken:
-        first = min(broken, key=lambda one: one.first_step)
-        said.append(f"the {NAMES[first.what]} is no number from step {units.count(first.first_step)} on")
-        if first.ended:
-            said[-1] = f"the {NAMES[first.what]} is no number at step {units.count(first.first_step)}"
+    lasting_nan = _lasting(watch)
+    if lasting_nan is not None:
+        first = units.count(lasting_nan.first_step)
+        said.append(f"the {NAMES[lasting_nan.what]} is no number from step {first} until the log ends")
+    elif watch.non_finite:
+        said.append(f"no number in {units.plural(sum(one.rows for one in watch.non_finite), 'row')}")
     if watch.drops:
         said.append(units.plural(len(watch.drops), "drop") + " of a rate")
     if watch.plateaus:
         said.append(units.plural(len(watch.plateaus), "plateau"))
     steps = f"Steps {units.count(watch.first_step)} to {units.count(watch.last_step)}"
     text = f"{steps}: {', '.join(said) or 'nothing stood out'}"
-    worst = [one for one in spikes if one.rewind_step is not None and one.end_step is None]
-    if worst:
-        text += f"; rewind to step {units.count(worst[0].rewind_step or 0)}"
+    rewinds = [one.rewind_step for one in spikes if one.end_step is None]
+    rewinds += [lasting_nan.rewind_step] if lasting_nan is not None else []
+    known = [step for step in rewinds if step is not None]
+    if known:
+        text += f"; rewind to step {units.count(known[0])}"
     return f"{text}."
+
+
+def _lasting(watch: Watch) -> NonFinite | None:
+    """What is no number until the log ends; of several the loss."""
+    lasting = [one for one in watch.non_finite if not one.ended]
+    return min(lasting, key=lambda one: one.what != "loss") if lasting else None
 
 
 def _figures(watch: Watch) -> list[tuple[str, str]]:
@@ -103,9 +111,11 @@ def _alarms(watch: Watch) -> Panel:
             "batches up to the alert. PaLM went back about 100 steps and skipped 200 to 500 batches (Chowdhery et al. "
             "2022, section 5.1)."
         )
-    elif watch.spikes:
+    elif watch.spikes and _lasting(watch) is None:
         lines.append("Every spike came back by itself: a rewind is needed only if they recur or the loss stays above.")
-    if watch.spikes and watch.checkpoint_every is None:
+    if _lasting(watch) is not None:
+        lines.append("What is no number does not come back by itself: restart from the checkpoint before it.")
+    if (watch.spikes or watch.non_finite) and watch.checkpoint_every is None:
         lines.append("Where to rewind to can't be told without the checkpoint interval: give --checkpoint-every STEPS.")
     tables = []
     if watch.spikes:
@@ -116,7 +126,7 @@ def _alarms(watch: Watch) -> Panel:
                 _step(one.first_step),
                 _step(one.last_step),
                 units.count(one.rows),
-                _rewind(one.rewind_step, watch),
+                "" if _is_skipped(one) else _rewind(one.rewind_step, watch),
                 _broken(one),
             ]
             for one in watch.non_finite[:_MOST_ROWS]
@@ -128,12 +138,16 @@ def _alarms(watch: Watch) -> Panel:
     return Panel("alarms", "Alarms", lines=lines, tables=tables)
 
 
-def _broken(one: object) -> str:
-    what, kind, ended = (getattr(one, name) for name in ("what", "kind", "ended"))
-    text = f"{NAMES[what]} is {kind}"
-    if what == "grad_norm" and kind == "infinite" and ended:
+def _broken(one: NonFinite) -> str:
+    text = f"{NAMES[one.what]} is {one.kind}"
+    if _is_skipped(one):
         return f"{text}; with loss scaling, a step that was skipped"
-    return text if ended else f"{text} until the log ends"
+    return text if one.ended else f"{text} until the log ends"
+
+
+def _is_skipped(one: NonFinite) -> bool:
+    """An infinite gradient norm is how loss scaling finds its factor: the step is skipped and nothing is lost."""
+    return one.what == "grad_norm" and one.kind == "infinite" and one.ended
 
 
 def _spikes(watch: Watch) -> Table:

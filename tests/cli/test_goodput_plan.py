@@ -9,7 +9,7 @@ import pytest
 from steptime import cli
 from steptime.model.plan import Plan
 from steptime.roofline.models import load_model, preset_names
-from steptime.store import load_goodput
+from steptime.store import load_run
 
 LLAMA = ["--gpus", "16384", "--mtbf-gpu", "50677", "--restart", "10m", "--runs", "40"]
 PAUSE = ["--checkpoint-pause", "33s"]
@@ -18,7 +18,7 @@ PAUSE = ["--checkpoint-pause", "33s"]
 def _plan(tmp_path: Path, *words: str) -> Plan:
     path = tmp_path / "plan.json"
     assert cli.main(["goodput", "plan", *LLAMA, *words, "-q", "-o", str(path)]) == 0
-    report = load_goodput(path)
+    report = load_run(path)
     assert isinstance(report, Plan)
     return report
 

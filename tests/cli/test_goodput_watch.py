@@ -10,7 +10,7 @@ import pytest
 
 from steptime import cli
 from steptime.model.watch import Watch
-from steptime.store import load_goodput
+from steptime.store import load_run
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_it_prints_and_writes_and_shows_again(log: Path, tmp_path: Path, capsys:
     assert printed.err == ""
     assert "1 spike of the loss" in printed.out
     assert "cut, the last line has no end" in printed.out
-    report = load_goodput(outputs[0])
+    report = load_run(outputs[0])
     assert isinstance(report, Watch)
     assert [(one.start_step, one.rewind_step) for one in report.spikes] == [(3000, 2000)]
     assert [one.column for one in report.series] == ["train_loss", "norm"]

@@ -16,7 +16,7 @@ from steptime.model.watch import Watch
 from steptime.report.goodput import FORMATS, format_for, terminal
 from steptime.report.plan_page import plan_page
 from steptime.report.watch_page import watch_page
-from steptime.store import load_goodput
+from steptime.store import load_goodput, load_run
 from tests.report.run_reports import HOSTILE, bare_plan, bare_watch, full_plan, full_watch
 
 REPORTS: dict[str, Callable[[], Plan | Watch]] = {
@@ -37,6 +37,13 @@ def test_every_report_has_every_view(name: str, form: str) -> None:
     assert not re.search(r"\bNone\b|\bnan\b|\binf\b", said)
 
 
+def test_a_plan_is_no_account_of_logs(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(FORMATS["json"].render(bare_plan()))
+    with pytest.raises(ReportError, match="a report of `steptime goodput plan`"):
+        load_goodput(path)
+
+
 @pytest.mark.parametrize("name", REPORTS)
 @pytest.mark.parametrize("width", [72, 100, 140])
 def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
@@ -49,14 +56,14 @@ def test_a_saved_report_is_the_report(name: str, tmp_path: Path) -> None:
     report = REPORTS[name]()
     path = tmp_path / "report.json"
     path.write_text(FORMATS["json"].render(report))
-    assert load_goodput(path) == report
+    assert load_run(path) == report
 
 
 def test_a_report_of_another_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text(FORMATS["json"].render(msgspec.structs.replace(bare_plan(), schema_version=99)))
     with pytest.raises(ReportError, match="goodput plan report of schema version 99"):
-        load_goodput(path)
+        load_run(path)
 
 
 def test_the_plan_says_its_figures() -> None:
@@ -86,7 +93,9 @@ def test_the_watch_says_what_it_saw() -> None:
     text = " ".join(terminal(report, 140).split())
     for said in (
         "of the loss",
-        "NaN until the log ends",
+        "the loss is no number from step 29,500 until the log ends, 2 drops of a rate, 1 plateau;",
+        "rewind to step 29,000.",
+        "loss is NaN until the log ends",
         "a step that was skipped",
         "the gradient norm gave an alert at step",
         "Plateaus",
