@@ -58,6 +58,9 @@ _HOUR_S, _DAY_S = 3600.0, 86_400.0
     show_default=True,
     help="Of activations; FlashAttention is selective.",
 )
+@click.option(
+    "--fused-gate", is_flag=True, help="SwiGLU is one kernel (Megatron, Liger, torch.compile) and keeps less."
+)
 @click.option("--no-sequence-parallel", "plain", is_flag=True, help="Norms and dropouts whole on each tensor rank.")
 def command(outputs: tuple[Path, ...], quiet: bool, **options: Any) -> None:
     """Say how often a job should write a checkpoint, what failures cost it, and what would change that.
@@ -143,6 +146,7 @@ def _job(options: dict[str, Any], gpu: Gpu | None) -> Job | None:
         sequence=options["seq_len"],
         recompute=options["recompute"],
         sequence_parallel=not options["plain"],
+        fused_gate=options["fused_gate"],
     )
     memory, name = _memory(options, gpu)
     return Job(model_size(load_model(options["model"])), layout, name, memory)

@@ -183,18 +183,19 @@ def layer_activations(model: ModelSize, layout: Layout, recompute: str) -> tuple
     all tensor-parallel ranks unless sequence-parallel: both norms' inputs (4sbh), the inputs of the first matrices of
     both halves (4sbh), two dropout masks (2sbh). Split over them: queries, keys, values, the input of the output
     projection, and the feed-forward half: input and output of GELU; or with a gate, both projections, the activated
-    gate and the product. Scores that are written out (``none``): softmax, its mask and its product, 5as²b; without
-    dropout softmax alone, 2as²b.
+    gate (not in a fused kernel) and the product. Scores that are written out (``none``): softmax, its mask and its
+    product, 5as²b; without dropout softmax alone, 2as²b.
     """
     tokens = layout.micro_batch * layout.sequence
     spread = layout.tensor if layout.sequence_parallel else 1
     masks = 0 if model.gated else 2
     replicated = (8 + masks) * tokens * model.hidden
     attention = 2 * tokens * (model.query_width + model.key_width + model.value_width + model.attention_width)
-    mlp = (8 if model.gated else 4) * tokens * model.mlp_width
+    wide = 4 if not model.gated else 6 if layout.fused_gate else 8
+    mlp = wide * tokens * model.mlp_width
     scores = (2 if model.gated else 5) * model.heads * layout.sequence * tokens if recompute == "none" else 0
     total = replicated / spread + (attention + mlp + scores) / layout.tensor
-    said = f"{8 + masks}sbh + 2sb(q+k+v+o) + {8 if model.gated else 4}sbf"
+    said = f"{8 + masks}sbh + 2sb(q+k+v+o) + {wide}sbf"
     if scores:
         said += f" + {2 if model.gated else 5}as²b"
     if layout.tensor > 1:

@@ -172,6 +172,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     zero: ZeRO's stage (0 to 3). recompute: ``none``, ``selective`` (the core of attention, as FlashAttention does it)
     or ``full``. sequence_parallel: Megatron's, which splits over the tensor-parallel ranks what they else all hold.
+    fused_gate: the activated gate is not kept, as in a fused kernel (Megatron, Liger, torch.compile).
     """
 
     gpus: int
@@ -182,6 +183,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int = 4096
     recompute: str = "selective"
     sequence_parallel: bool = True
+    fused_gate: bool = False
 
     @property
     def data(self) -> int:

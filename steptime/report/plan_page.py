@@ -252,7 +252,8 @@ def _fit(plan: Plan, drawn: bool) -> Panel:
         f"{brief(fit.model)} ({brief(fit.source, 120)}) over {units.count(layout.gpus)} GPUs: tensor {layout.tensor}, "
         f"pipeline {layout.pipeline}, data {units.count(layout.data)}, ZeRO {layout.zero}; micro-batches of "
         f"{units.plural(layout.micro_batch, 'sequence')} of {units.count(layout.sequence)} tokens; recompute: "
-        f"{layout.recompute}; sequence parallelism {'on' if layout.sequence_parallel else 'off'}.",
+        f"{layout.recompute}; sequence parallelism {'on' if layout.sequence_parallel else 'off'}"
+        f"{', the gate fused' if layout.fused_gate else ''}.",
     ]
     if chosen.verdict != "fits":
         lines.append(_instead(fit))
@@ -277,9 +278,10 @@ def _instead(fit: Fit) -> str:
     if not fitting:
         return "No ZeRO stage and no recompute fits in this layout: divide by more with --tp or --pp."
     first = fitting[0]
+    hint = "" if fit.layout.fused_gate else " A fused gate (--fused-gate) keeps less of a gated model's activations."
     return (
         f"The least that fits in this layout is ZeRO {first.zero} with {first.recompute} recompute: "
-        f"{units.size(first.total)}."
+        f"{units.size(first.total)}.{hint}"
     )
 
 
