@@ -15,7 +15,7 @@ from steptime.goodput.logs import Merged, Reading, merge, read_logs
 from steptime.goodput.lost_work import Known, Rhythm, lost_windows, running
 from steptime.goodput.rates import rate_of, repeating_hosts, trend_of
 from steptime.goodput.reference import reference_runs
-from steptime.goodput.tables import cause_rows, interruption_rows, log_rows, part_rows, segment_columns
+from steptime.goodput.tables import cause_rows, interruption_rows, log_rows, part_rows, profile_of, segment_columns
 from steptime.goodput.timestamps import parse_times
 from steptime.model.goodput import GoodputReport, Rate, Trend
 from steptime.model.inputs import Tool
@@ -126,6 +126,7 @@ def _report(
         logged=sorted({what for log in logs for what in log.logged}),
         cost=cost_of(total, parts, gpus, options.money, eta, productive_share),
         segments=segment_columns(line, run.start_ns),
+        profile=profile_of(line) if total else None,
         references=reference_runs(),
         cannot_tell=[*run.cannot, *_doubts(line, windows, total, gpus)],
         warnings=[*run.notes, *(f"{log.path}: {note}" for log in logs for note in log.notes)],

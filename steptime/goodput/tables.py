@@ -19,10 +19,12 @@ from steptime.goodput.account import (
 )
 from steptime.goodput.causes import OTHER, Cause
 from steptime.goodput.incidents import Incident, RunLog
-from steptime.model.goodput import CauseTotal, Interruption, LogInput, LostPart, RunSegments
+from steptime.model.goodput import CauseTotal, Interruption, LogInput, LostPart, RunProfile, RunSegments
 
 #: Segments that a report keeps; the shortest of more are left out of the picture, never of the sums.
 MOST_SEGMENTS = 20_000
+#: Stretches of a run in its profile, for runs whose segments are too many to see.
+STRETCHES = 200
 TITLES: dict[int, str] = {
     DETECTION: "until the failure was noticed",
     RESTART: "restart",
@@ -146,3 +148,21 @@ def segment_columns(line: Timeline, start_ns: int) -> RunSegments:
         interruption=line.owner[kept].tolist(),
         dropped=len(line.dur_ns) - len(kept),
     )
+
+
+def profile_of(line: Timeline) -> RunProfile | None:
+    """Where the time went in each of `STRETCHES` equal stretches of the run, exact to the nanosecond."""
+    if not len(line.dur_ns):
+        return None
+    begins = line.start_ns - line.start_ns[0]
+    total = int(line.dur_ns.sum())
+    stretch = -(-total // STRETCHES)
+    edges = np.minimum(np.arange(0, total + stretch, stretch), total)
+    at = np.searchsorted(begins, edges, side="right") - 1
+    ns = []
+    for code in range(len(PARTS)):
+        mine = np.where(line.code == code, line.dur_ns, 0)
+        before = np.concatenate([[0], np.cumsum(mine)])
+        spent = before[at] + np.where(line.code[at] == code, edges - begins[at], 0)
+        ns.append(np.diff(spent).tolist())
+    return RunProfile(parts=list(PARTS), stretch_ns=stretch, ns=ns)

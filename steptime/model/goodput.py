@@ -180,6 +180,14 @@ class RunSegments(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
 
 
+class RunProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """The run in stretches of equal length (the last may be shorter): ns[part][stretch] of every part of `parts`."""
+
+    parts: list[str]
+    stretch_ns: int
+    ns: list[list[int]]
+
+
 class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the logs of one run tell. `check` enforces the accounting law: productive and parts add up to the whole.
 
@@ -216,6 +224,7 @@ class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
     logged: list[str] = []
     cost: Cost
     segments: RunSegments
+    profile: RunProfile | None = None
     references: list[ReferenceRun]
     cannot_tell: list[str]
     warnings: list[str]

@@ -37,6 +37,8 @@ _GROUPS = {
     "unknown": STEP_PARTS["unexplained"],
 }
 _MOST_SEGMENTS, _MOST_TICKS, _MOST_CAUSES = 5_000, 3_000, 15
+#: Segments that can be told apart at the width of a page.
+_SEEN = 600
 
 
 def timeline(report: GoodputReport) -> tuple[Spec | None, int]:
@@ -104,6 +106,55 @@ def timeline(report: GoodputReport) -> tuple[Spec | None, int]:
     return finished(alt.layer(*layers).properties(width="container", height=100)), columns.dropped + length - len(
         longest
     )
+
+
+def dense(report: GoodputReport) -> bool:
+    """Whether the run has more segments than can be seen side by side."""
+    return len(report.segments.start_ns) + report.segments.dropped > _SEEN
+
+
+def profile(report: GoodputReport) -> Spec | None:
+    """What each stretch of the run went to, as stacked bars that fill the height."""
+    found = report.profile
+    if found is None or report.total_ns is None:
+        return None
+    unit, name = _unit(report.total_ns)
+    titles = {part.id: part.title for part in report.parts} | TITLES
+    order = [part for part in COLOURS if part in found.parts]
+    stretches = len(found.ns[0])
+    rows = []
+    for stretch in range(stretches):
+        begin, end = stretch * found.stretch_ns, min((stretch + 1) * found.stretch_ns, report.total_ns)
+        low = 0.0
+        for part in order:
+            ns = found.ns[found.parts.index(part)][stretch]
+            if ns:
+                high = low + 100 * ns / (end - begin)
+                row = {"s": begin / unit, "e": end / unit, "low": low, "high": high}
+                said = f"{units.share(ns / (end - begin))} of {units.span((end - begin) / 1e9)}"
+                rows.append(row | {"part": titles[part], "colour": COLOURS[part], "much": said})
+                low = high
+    chart = (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_rect()
+        .encode(
+            x=alt.X(
+                "s:Q",
+                scale=alt.Scale(domain=[0, report.total_ns / unit], nice=False),
+                axis=alt.Axis(title=f"{name} since the run began", grid=True, tickCount=8),
+            ),
+            x2="e:Q",
+            y=alt.Y(
+                "low:Q",
+                scale=alt.Scale(domain=[0, 100], nice=False),
+                axis=alt.Axis(title="% of the time", tickCount=5),
+            ),
+            y2="high:Q",
+            fill=alt.Fill("colour:N", scale=None),
+            tooltip=[alt.Tooltip("part:N", title="what"), alt.Tooltip("much:N", title="how much")],
+        )
+    )
+    return finished(chart.properties(width="container", height=190))
 
 
 def _unit(total_ns: int) -> tuple[float, str]:

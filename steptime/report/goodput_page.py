@@ -77,10 +77,17 @@ def _time_charts(report: GoodputReport) -> list[Chart]:
     shown = {report.segments.parts[part] for part in report.segments.part}
     titles = {part.id: part.title for part in report.parts} | goodput_charts.TITLES
     legend = [(titles[part], colour) for part, colour in goodput_charts.COLOURS.items() if part in shown]
+    whole = goodput_charts.profile(report) if goodput_charts.dense(report) else None
+    if whole is not None:
+        caption = "Each stretch of the run by what it went to; the run has too many parts to draw one by one."
+        charts.append(Chart("profile", whole, caption, legend, title="The run"))
+        legend, strip_title = [], "Part by part"
+    else:
+        strip_title = "The run"
     if strip is not None:
         caption = "The run in time order; a tick above it is an interruption."
         caption += f" {units.plural(left_out, 'short stretch', 'short stretches')} not drawn." if left_out else ""
-        charts.append(Chart("run", strip, caption, legend, steered=True, title="The run"))
+        charts.append(Chart("run", strip, caption, legend, steered=True, title=strip_title))
     bars = goodput_charts.lost(report)
     if bars is not None:
         charts.append(Chart("lost", bars, "Time that did not train, by what it went to.", title="What was lost"))

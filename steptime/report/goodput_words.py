@@ -6,6 +6,17 @@ from steptime.model.goodput import GoodputReport, Rate, ReferenceFigure
 from steptime.report import units
 from steptime.report.names import brief
 
+#: What a part is called where it is the largest loss.
+_LOSSES = {
+    "detection": "failures that nobody has noticed yet",
+    "restart": "restarting",
+    "unsplit": "being down",
+    "lost_work": "work lost and done again",
+    "checkpoint": "pauses for checkpoints",
+    "planned": "planned stops",
+    "unknown": "interruptions of unknown length",
+}
+
 
 def verdict(report: GoodputReport) -> str:
     """The whole report in one sentence."""
@@ -17,9 +28,10 @@ def verdict(report: GoodputReport) -> str:
         return f"{counted}; how much of the time the run trained can't be told from these logs."
     length = units.span(report.total_ns / 1e9)
     largest = max(report.parts, key=lambda part: part.ns)
-    tail = f", the largest loss is {largest.title}, {units.share(largest.share or 0)}" if largest.ns else ""
+    name = _LOSSES.get(largest.id, largest.title)
+    tail = f"; the largest loss is {name}, {units.share(largest.share or 0)}" if largest.ns else ""
     every = report.mtbf.mtbf_h if report.mtbf else None
-    counted += f", one every {hours(every)}" if every is not None and failures > 1 else ""
+    counted += f", a failure every {hours(every)}" if every is not None and failures > 1 else ""
     return f"The run {_trained(report)} of {length}: {counted}{tail}."
 
 
@@ -173,7 +185,7 @@ def published(figure: ReferenceFigure) -> str:
     if figure.value is None:
         return brief(figure.text, 40)
     if figure.id in ("eta", "mfu"):
-        return units.share(figure.value)
+        return f"{figure.value * 100:g} %"
     if figure.id in ("mtbf", "checkpoint_interval"):
         return f"{figure.value:g} h"
     return f"{figure.value:,.0f}" + (" days" if figure.id == "days" else "")

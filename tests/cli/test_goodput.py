@@ -35,7 +35,7 @@ def test_it_says_what_a_reader_needs(log: Path, capsys: pytest.CaptureFixture[st
     options = ["--gpus", "64", "--mfu", "0.4", "--gpu-hour-price", "2.5"]
     assert main(["goodput", *options, str(log)]) == EXIT_OK
     shown = capsys.readouterr().out
-    begin = "The run trained 98.3 % of 2.08 days: 1 unexpected interruption, the largest loss is restart"
+    begin = "The run trained 98.3 % of 2.08 days: 1 unexpected interruption; the largest loss is restarting"
     assert shown.startswith(begin)
     for text in (
         "η = 1 − Σ(d + r)/T = 99.0 %",
