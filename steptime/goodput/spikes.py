@@ -71,34 +71,37 @@ def drops(values: Floats, window: Window) -> tuple[list[Event], Usual]:
 def _events(values: Floats, before: Usual, alarm: Bools, odd: Bools) -> list[Event]:
     """One event for each alarm outside the one before it."""
     found: list[Event] = []
+    alarms, quiet = np.flatnonzero(alarm), _runs_at(~odd, _QUIET_ROWS)
     at = 0
-    while True:
-        ahead = np.flatnonzero(alarm[at:])
-        if not len(ahead):
-            return found
-        alert = at + int(ahead[0])
+    while (place := int(np.searchsorted(alarms, at))) < len(alarms):
+        alert = int(alarms[place])
         start = _start(odd, alert, at)
         level, noise = float(before.level[start]), float(before.noise[start])
-        end, until = _end(values, before, odd, (alert, level + _BACK * noise))
+        # A level that stays becomes usual: from there on it is no event any more.
+        settled = int(np.searchsorted(quiet, alert + 1))
+        until = int(quiet[settled]) - 1 if settled < len(quiet) else len(values) - 1
+        end = _back(values, alert + 1, level + _BACK * noise)
+        if end is not None and (end - 1 <= until or before.level[end] <= level + _BACK * noise):
+            until = end - 1
+        else:
+            # What training gains later does not bring it back.
+            end = None
         peak = start + int(np.argmax(values[start : until + 1]))
         found.append(Event(start, alert, peak, end, until, level, noise))
         at = until + 1
+    return found
 
 
-def _end(values: Floats, before: Usual, odd: Bools, alarm: tuple[int, float]) -> tuple[int | None, int]:
-    """The first row back at usual after an alert, or None; and the last row of the event.
-
-    `alarm` is the alert's row and the limit of what is back. A level that stays becomes usual: from there on it is no
-    event any more, and what training gains later does not bring it back.
-    """
-    alert, limit = alarm
-    back = _run_of(values[alert + 1 :] <= limit, _BACK_ROWS)
-    quiet = _run_of(~odd[alert + 1 :], _QUIET_ROWS)
-    settled = len(values) - 1 if quiet is None else alert + quiet
-    if back is None:
-        return None, settled
-    end = alert + 1 + back
-    return (None, settled) if end - 1 > settled and before.level[end] > limit else (end, end - 1)
+def _back(values: Floats, start: int, limit: float) -> int | None:
+    """The first of `_BACK_ROWS` rows in a row at or below `limit`, from `start` on."""
+    ahead = 128
+    while True:
+        whole = _runs_at(values[start : start + ahead] <= limit, _BACK_ROWS)
+        if len(whole):
+            return start + int(whole[0])
+        if start + ahead >= len(values):
+            return None
+        ahead *= 4
 
 
 def _start(odd: Bools, alert: int, least: int) -> int:
@@ -109,13 +112,10 @@ def _start(odd: Bools, alert: int, least: int) -> int:
     return start
 
 
-def _run_of(good: Bools, rows: int) -> int | None:
-    """Where the first `rows` true values in a row begin."""
-    if len(good) < rows:
-        return None
+def _runs_at(good: Bools, rows: int) -> npt.NDArray[np.int64]:
+    """Where `rows` true values in a row begin."""
     total = np.concatenate([[0], np.cumsum(good)])
-    whole = np.flatnonzero(total[rows:] - total[:-rows] == rows)
-    return int(whole[0]) if len(whole) else None
+    return np.flatnonzero(total[rows:] - total[:-rows] == rows)
 
 
 def runs_of(odd: Bools) -> list[tuple[int, int]]:

@@ -39,7 +39,13 @@ def plan_page(plan: Plan, *, drawn: bool = False) -> Page:
 def verdict(plan: Plan) -> str:
     """The plan in one sentence."""
     best, ask = plan.best.at, plan.ask
-    text = (
+    text = ""
+    if plan.fit is not None and plan.fit.chosen.verdict != "fits":
+        chosen = plan.fit.chosen
+        said = "is a tight fit for" if chosen.verdict == "tight" else "does not fit into"
+        text = f"Fit before fast: {units.size(chosen.total)} on the fullest rank {said} "
+        text += f"{units.size(plan.fit.memory_bytes)}. "
+    text += (
         f"{units.count(ask.gpus)} GPUs fail every {units.span(plan.mtbf_job_s)}: write a checkpoint after every "
         f"{units.span(best.interval_s)} of work, and {units.share(best.goodput)} of the time is work that is kept"
     )

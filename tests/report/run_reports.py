@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import msgspec
@@ -21,6 +22,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m|`*_\u202e"
 _ASK = PlanAsk(gpus=16_384, mtbf_gpu_s=50_677 * 3600.0, pause_s=33, restart_s=600, runs=60)
 
 
+@functools.cache
 def full_plan(name: str = "Llama 3 8B") -> Plan:
     """Every part: an interval today, spares, a comparison of ways to write, bytes and a fit."""
     writing = Writing(pause_s=33, size_bytes=6.55e13, write_bytes_per_s=2e12, copy_bytes_per_s=4e9)
@@ -30,11 +32,13 @@ def full_plan(name: str = "Llama 3 8B") -> Plan:
     return plan(ask, writing, TOOL, Job(model, layout, "H100 SXM", 80 * 2**30))
 
 
+@functools.cache
 def bare_plan() -> Plan:
     """Only what is required."""
     return plan(_ASK, Writing(pause_s=33), TOOL)
 
 
+@functools.cache
 def full_watch(name: str = "metrics.jsonl") -> Watch:
     """Spikes, a loss that ends as NaN, a skipped step, a drop, a plateau, a target and bad lines."""
     made = curve(5)
@@ -61,6 +65,7 @@ def full_watch(name: str = "metrics.jsonl") -> Watch:
     return watch(metrics, WatchAsk(checkpoint_every=1000, target_loss=3.0), TOOL)
 
 
+@functools.cache
 def bare_watch() -> Watch:
     """Three rows of one column."""
     metrics = Metrics(

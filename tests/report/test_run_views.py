@@ -88,6 +88,20 @@ def test_the_full_plan_compares_and_fits() -> None:
     assert any("fullest rank" in what for _, what in plan_page(full_plan()).figures)
 
 
+def test_fit_comes_before_fast() -> None:
+    """The rank of the full plan holds 30.0 GB, and a tenth of the memory is kept: 32 GB are tight, 20 too few."""
+    fits = full_plan()
+    assert fits.fit is not None
+    assert terminal(fits).startswith("16,384 GPUs fail")
+    for memory, said in ((32 * 10**9, "is a tight fit for 32.0 GB."), (20 * 10**9, "does not fit into 20.0 GB.")):
+        verdict = "tight" if memory > fits.fit.chosen.total else "does not fit"
+        chosen = msgspec.structs.replace(fits.fit.chosen, verdict=verdict)
+        fit = msgspec.structs.replace(fits.fit, memory_bytes=memory, chosen=chosen)
+        text = " ".join(terminal(msgspec.structs.replace(fits, fit=fit)).split())
+        assert text.startswith(f"Fit before fast: 30.0 GB on the fullest rank {said}")
+        assert "The least that fits in this layout is" in text
+
+
 def test_the_watch_says_what_it_saw() -> None:
     report = full_watch()
     text = " ".join(terminal(report, 140).split())
