@@ -74,7 +74,7 @@ def outages(start_ns: int, end_ns: int, incidents: Sequence[Incident]) -> tuple[
     for at, incident in enumerate(incidents):
         last = at + 1 == len(incidents)
         over, known = incident.resumed_ns, True
-        inside = bool(found) and incident.time_ns < found[-1].end_ns
+        inside = bool(found) and max(incident.time_ns, start_ns) < found[-1].end_ns
         if over is None:
             # Where training is known to have gone on after an earlier one, it went on after this one, too.
             over = found[-1].end_ns if inside else (end_ns if last else incidents[at + 1].time_ns)

@@ -1,8 +1,9 @@
 """What Kubernetes' events tell (``kubectl get events -o json``, or one event a line): failures, and starts after them.
 
 An interruption begins with the first event that says a pod or node failed, and is over when the last container has
-started after it. Events do not show training itself: how long it had stood still before, and how long loading took, is
-not in them. An event that Kubernetes counted several times keeps its first and its last time only.
+started after it; where no start is seen before another failure much later, when it was over is not known. Events do not
+show training itself: how long it had stood still before, and how long loading took, is not in them. An event that
+Kubernetes counted several times keeps its first and its last time only.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ _FAILURES: dict[str, str] = {
 _HARDWARE = re.compile(r"xid|gpu|nvlink|ecc|infiniband|nic", re.IGNORECASE)
 #: Containers of one restart start within so long of each other.
 _TOGETHER_NS = 600 * 10**9
+#: A run that is down says so at least so often: containers that fail again are reported every five minutes or sooner.
+_SILENT_NS = 1800 * 10**9
 #: What a controller does once it has noticed.
 _ACTIONS = frozenset(
     {"killing", "taintmanagereviction", "evicted", "pytorchjobrestarting", "jobrestarting", "stopping"}
@@ -97,8 +100,13 @@ class _Open:
     """An interruption while its events are read."""
 
     first: _Event
+    last_ns: int
     detected_ns: int | None = None
     resumed_ns: int | None = None
+
+    def over_before(self, event: _Event) -> bool:
+        """Whether a failure is another one: training had gone on, or so long nothing was said that it must have."""
+        return self.resumed_ns is not None or event.time_ns - self.last_ns > _SILENT_NS
 
 
 def _read(path: str, events: list[_Event], log: RunLog) -> None:
@@ -115,8 +123,8 @@ def _read(path: str, events: list[_Event], log: RunLog) -> None:
         elif event.reason in _STARTED:
             alone += _start(event, last, log)
         elif _failure(event) is not None:
-            if last is None or (last.resumed_ns is not None and event.reason != "backoff"):
-                found.append(_Open(event))
+            if last is None or (last.over_before(event) and event.reason != "backoff"):
+                found.append(_Open(event, event.time_ns))
             else:
                 more += 1
                 _again(event, last)
@@ -140,6 +148,7 @@ def _start(event: _Event, last: _Open | None, log: RunLog) -> bool:
 
 def _again(event: _Event, last: _Open) -> None:
     """Another event of the interruption that is open."""
+    last.last_ns = event.time_ns
     if event.reason == "backoff":
         # It speaks of the failure before: what started meanwhile did not stay.
         last.resumed_ns = None

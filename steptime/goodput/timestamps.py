@@ -80,7 +80,8 @@ def epoch_ns(value: object) -> int | None:
 def parse_times(values: Sequence[object], zone: str = "UTC") -> Times:
     """Read a column of times; ``None`` and empty text are no time. `zone` is that of times that do not say theirs.
 
-    A local time that does not exist or exists twice (when clocks change) is bad.
+    When clocks change, a local time that does not exist is bad, and so is one that comes twice unless all times of the
+    column are in order and show which is meant.
 
     Raises:
         UsageError: there is no such zone.
@@ -114,13 +115,33 @@ def parse_times(values: Sequence[object], zone: str = "UTC") -> Times:
     return Times(ns, bad, len(naive))
 
 
+def _localized_ns(wall: pd.DatetimeIndex, local: ZoneInfo) -> npt.NDArray[np.int64]:
+    """Local times in their zone; in a log in order, the hour that comes twice shows as one step back of the clock."""
+    summer = np.ones(len(wall), np.bool_)
+    told = np.asarray(wall.tz_localize(local, ambiguous="NaT", nonexistent="NaT").notna())
+    # Those that do not exist have no answer; those that come twice have one where either is taken.
+    answered = np.asarray(wall.tz_localize(local, ambiguous=summer, nonexistent="NaT").notna())
+    twice = answered & ~told
+    days, clock = np.asarray(wall.normalize().asi8), np.asarray(wall.asi8)
+    for day in np.unique(days[twice]):
+        at = np.flatnonzero(twice & (days == day))
+        back = np.flatnonzero(np.diff(clock[at]) < 0)
+        if len(back) == 1:
+            summer[at[back[0] + 1 :]] = False
+            told[at] = True
+    return _held_ns(wall.tz_localize(local, ambiguous=summer, nonexistent="NaT"), told)
+
+
+def _held_ns(stamps: pd.DatetimeIndex, told: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """int64 nanoseconds of the stamps that are `told` and that a log may hold; `NO_TIME` for the others."""
+    stamps = stamps.tz_convert("UTC")
+    first, last = pd.Timestamp("1970-01-01", tz="UTC"), pd.Timestamp("2200-01-01", tz="UTC")
+    inside = np.asarray((stamps >= first) & (stamps < last)) & told
+    held = np.full(len(stamps), NO_TIME, np.int64)
+    held[inside] = stamps[inside].as_unit("ns").asi8
+    return held
+
+
 def _stamps(texts: list[str], local: ZoneInfo | None) -> npt.NDArray[np.int64]:
     stamps = pd.DatetimeIndex(pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=local is None))
-    if local is not None:
-        stamps = stamps.tz_localize(local, ambiguous="NaT", nonexistent="NaT")
-    stamps = stamps.tz_convert("UTC")
-    # What int64 nanoseconds can't hold is no time of a log.
-    inside = (stamps >= pd.Timestamp("1970-01-01", tz="UTC")) & (stamps < pd.Timestamp("2200-01-01", tz="UTC"))
-    held = np.full(len(texts), NO_TIME, np.int64)
-    held[np.asarray(inside)] = stamps[np.asarray(inside)].as_unit("ns").asi8
-    return held
+    return _held_ns(stamps, np.ones(len(texts), np.bool_)) if local is None else _localized_ns(stamps, local)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from steptime.model.goodput import GoodputReport, Interruption, Rate
 from steptime.report import goodput_words, units
 from steptime.report.names import brief
@@ -23,8 +25,8 @@ _FIGURES = (
 _LLAMA = "llama3_405b"
 
 
-def goodput_page(report: GoodputReport, *, drawn: bool = False) -> Page:
-    """The page; `drawn`: with its charts, for which a library must be loaded."""
+def goodput_page(report: GoodputReport, *, drawn: bool = False, more: Sequence[Panel] = ()) -> Page:
+    """The page; `drawn`: with its charts, for which a library must be loaded. more: panels after the checkpoints."""
     return Page(
         title=f"{brief(report.tool.name)}: how much of the time the run trained",
         eyebrow="How much of the time the run trained, and what stopped it",
@@ -36,6 +38,7 @@ def goodput_page(report: GoodputReport, *, drawn: bool = False) -> Page:
             _causes(report, drawn),
             Panel("trend", "Trend and hosts", lines=goodput_words.trend(report), tables=_hosts(report)),
             Panel("checkpoints", "Checkpoints", lines=goodput_words.checkpoints(report)),
+            *more,
             _cost(report),
             _interruptions(report),
             _references(report),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,13 @@ def test_a_verb_is_told_from_a_log_by_its_name(
     monkeypatch.chdir(tmp_path)
     assert main(["goodput", "./plan"]) == EXIT_OK
     assert "The run trained 98.3 %" in capsys.readouterr().out
+
+
+def test_the_options_are_the_table_in_the_readme(repo: Path) -> None:
+    rows = (repo / "README.md").read_text().split("| option of `goodput` |")[1].split("\n\n")[0].splitlines()[2:]
+    shown = {flag for row in rows for flag in re.findall(r"`(-[-\w]+)", row.split("|")[1])}
+    options = [option for option in module.goodput.params if isinstance(option, click.Option)]
+    assert shown == {flag for option in options for flag in option.opts}
 
 
 def test_the_terminal_needs_no_charts(log: Path, repo: Path) -> None:

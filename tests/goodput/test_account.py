@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from steptime.goodput import account
 from steptime.goodput.causes import UNKNOWN, Cause, cause_by_id
 from steptime.goodput.incidents import Incident
+from steptime.goodput.tables import profile_of
 
 LENGTH = 60
 MAINTENANCE = cause_by_id("maintenance")
@@ -38,7 +39,7 @@ def _painted(incidents: list[Incident], pauses: Spans, lost: dict[int, tuple[int
         latest = max(ends, default=(-99, True))
         if one.resumed_ns is not None:
             ends.append((one.resumed_ns, True))
-        elif one.time_ns < min(latest[0], LENGTH):
+        elif max(one.time_ns, 0) < min(latest[0], LENGTH):
             ends.append(latest)
         elif at + 1 == len(incidents):
             ends.append((LENGTH, True))
@@ -90,3 +91,27 @@ def test_what_each_interruption_cost_adds_up(run: tuple[list[Incident], Spans, d
     for code in (*account.DOWN, account.UNKNOWN, account.LOST):
         assert int(line.by_owner(code, len(incidents)).sum()) == line.total(code)
     assert sorted(at for outage in line.outages for at in outage.members) == list(range(len(incidents)))
+
+
+@given(_runs())
+def test_the_profile_is_the_parts_stretch_by_stretch(
+    run: tuple[list[Incident], Spans, dict[int, tuple[int, int]]],
+) -> None:
+    incidents, pauses, lost = run
+    profile = profile_of(account.timeline(0, LENGTH, incidents, pauses, lost))
+    assert profile is not None
+    seconds = _painted(incidents, pauses, lost)
+    # 60 seconds in at most 200 stretches are one second each.
+    assert profile.stretch_ns == 1
+    assert profile.ns == [[int(one == part) for one in seconds] for part in profile.parts]
+
+
+def test_a_profile_of_many_stretches_is_exact_too() -> None:
+    """1,003 ns in stretches of 6: down from 500 to 509 is 4 ns of stretch 83 (498 to 504) and 5 of stretch 84."""
+    line = account.timeline(0, 1_003, [Incident(500, UNKNOWN, "", "", resumed_ns=509)], [], {})
+    profile = profile_of(line)
+    assert profile is not None
+    down = profile.ns[profile.parts.index("unsplit")]
+    assert (profile.stretch_ns, len(down)) == (6, 168)
+    assert {at: ns for at, ns in enumerate(down) if ns} == {83: 4, 84: 5}
+    assert profile.ns[0][-1] == 1

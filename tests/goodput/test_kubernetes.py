@@ -143,6 +143,20 @@ def test_repeats_that_were_counted_keep_two_times(tmp_path: Path) -> None:
     assert any("3 repeats of failures have no time of their own" in text for text in report.warnings)
 
 
+def test_a_start_that_is_missing_leaves_bounds(tmp_path: Path) -> None:
+    """Without the starts after it, the first failure may have lasted a moment or until the second one."""
+    report = _assess(tmp_path, as_list([item for item in RUN if not 10_600 < _seconds(item) < 10_800]))
+    assert report.mtbf is not None
+    assert report.mtbf.failures == 2
+    assert _parts(report) == {"detection": 100, "unknown": 50_000 - 10_100, "unsplit": 300}
+    assert (report.eta, report.eta_high) == (None, 1 - 400 / 90_000)
+    assert report.eta_low == 1 - (40_000 + 300) / 90_000
+
+
+def _seconds(item: Item) -> float:
+    return (datetime.fromisoformat(str(item["firstTimestamp"]).replace("Z", "+00:00")) - T0).total_seconds()
+
+
 def test_an_open_interruption_and_a_run_without_an_end(tmp_path: Path) -> None:
     items = [event(0, "Started"), event(80_000, "Evicted", message="node shutdown")]
     open_ended = _assess(tmp_path, as_list(items))

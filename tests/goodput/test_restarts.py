@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -208,6 +210,19 @@ def test_times_since_the_start_are_enough(tmp_path: Path) -> None:
     report = _assess(tmp_path / "m.csv")
     _check(report, lived)
     assert not report.dated
+
+
+def test_local_times_through_the_hour_that_comes_twice(tmp_path: Path) -> None:
+    """Paris, 27 October 2024: after 02:59 it is 02:00 again. A line every 10 minutes from 00:00, 30 of them."""
+    begin = datetime(2024, 10, 26, 22, tzinfo=timezone.utc)
+    zone = ZoneInfo("Europe/Paris")
+    times = [(begin + timedelta(minutes=10 * at)).astimezone(zone).strftime("%Y-%m-%d %H:%M:%S") for at in range(30)]
+    assert times.count("2024-10-27 02:30:00") == 2
+    text = "".join(f"{time},{step}\n" for step, time in enumerate(times))
+    (tmp_path / "m.csv").write_text("time,step\n" + text)
+    report = _assess(tmp_path / "m.csv", Options(reading=Reading(zone="Europe/Paris")))
+    assert (report.total_ns, report.eta) == (290 * 60 * S, 1.0)
+    assert report.inputs[0].bad_lines == 0
 
 
 def test_an_interruption_log_tells_the_cause_of_what_metrics_show(tmp_path: Path) -> None:
