@@ -116,8 +116,23 @@ def test_the_requests_of_what_if_are_the_table() -> None:
         for word, value in filled.items():
             text = re.sub(rf"\b{re.escape(word)}(?!\w)", value, text)
         (scale if verb == "scale" else remove)(text)
-    left_out = {"--unprofiled-step-ms", "--replay", "--no-replay"}
+    left_out = {"--unprofiled-step-ms", "--replay", "--no-replay", "--run"}
     assert _flags("what-if") == _flags("analyze") - left_out | {"--remove", "--scale", "--each"}
+
+
+@pytest.mark.parametrize("verb", ["plan", "watch"])
+def test_the_options_of_the_verbs_of_goodput_are_the_tables(verb: str) -> None:
+    group = _command("goodput")
+    assert isinstance(group, click.Group)
+    command = group.get_command(click.Context(group), verb)
+    assert command is not None
+    flags = {flag for option in command.params if isinstance(option, click.Option) for flag in option.opts}
+    shown = {flag for row in _table(f"option of `{verb}`") for flag in re.findall(r"`(-[-\w]+)", row[0])}
+    assert shown == flags - {"-o", "--output", "-q", "--quiet"}
+    lines = re.findall(rf"^steptime goodput {verb} (.*)$", _README.read_text(), flags=re.MULTILINE)
+    assert lines
+    for line in lines:
+        command.make_context(verb, line.split())  # raises on an unknown option or a bad value
 
 
 def test_the_leaves_are_the_table() -> None:

@@ -1,4 +1,4 @@
-"""Where a goodput report goes: its files, and the terminal."""
+"""Where a report on a run goes: its files, and the terminal."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import click
 from steptime.cli.outputs import write_texts
 
 if TYPE_CHECKING:
-    from steptime.model.goodput import GoodputReport
+    from steptime.report.goodput import RunReport
 
 
-def deliver_goodput(report: GoodputReport, outputs: Sequence[Path], quiet: bool) -> None:
+def deliver_goodput(report: RunReport, outputs: Sequence[Path], quiet: bool) -> None:
     """Write `report` to every file of `outputs`, then print it unless `quiet`."""
     from steptime.report.goodput import format_for, terminal
 

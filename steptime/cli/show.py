@@ -15,14 +15,13 @@ from steptime.cli.outputs import check_outputs, check_places, deliver, output_op
 @output_options
 def command(path: Path, outputs: tuple[Path, ...], quiet: bool) -> None:
     """Show a report that `steptime analyze -o` or `steptime goodput -o REPORT.json` wrote, or convert it with -o."""
-    from steptime.model.goodput import GOODPUT_KIND
-    from steptime.store import kind_of, load, load_goodput
+    from steptime.store import is_of_a_run, load, load_run
 
-    if path.is_file() and kind_of(path) == GOODPUT_KIND:
+    if path.is_file() and is_of_a_run(path):
         from steptime.report.goodput import format_for
 
         check_places(outputs, [str(path)], format_for)
-        deliver_goodput(load_goodput(path), outputs, quiet)
+        deliver_goodput(load_run(path), outputs, quiet)
         return
     check_outputs(outputs, inputs=[str(path)])
     deliver(load(path), outputs, quiet)
