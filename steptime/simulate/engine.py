@@ -169,7 +169,9 @@ class _LaneState:
         called = begin + cost(host.op_us)
         returned = called + cost(host.launch_us)
         if blocked_until is not None:
-            returned = np.maximum(returned, blocked_until)
+            held = np.maximum(returned, blocked_until)
+            # A rank that lacks the launch is held in the next one that it has.
+            returned = held if present is None else np.where(present, held, returned)
         end = returned + cost(host.after_us)
         self.result.host.append(Happened(item.call, called, returned, present))
         if item.op is not None:
