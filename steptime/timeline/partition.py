@@ -75,7 +75,7 @@ def split_device(context: FileContext, work: Activities, labels: Work, calls: Ca
     on_main = work.stream == main_stream(work, labels)
     bounds, launched_in = windows(shifted(context.marks, -context.shift_ns), work, on_main)
     device = _Device(context, work, labels, calls, bounds, LedgerWriter())
-    charge, unmeasurable = contention_ns(context.table, work, labels)
+    charge, unmeasurable = contention_ns(context.table, work, labels, bounds)
     owned = own(work, labels.klass)
     order = np.argsort(owned.start, kind="stable")
     parts, step = cut(Pieces(*(column[order] for column in owned)), bounds)
