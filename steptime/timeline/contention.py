@@ -118,4 +118,5 @@ def _charged(took: I64, pace: F64, alone: F64, rng: np.random.Generator) -> I64:
         return none
     over = np.maximum(took - baseline, 0)
     # Only what is above the baseline can be contention; the group's sum is shared out by it, rounded down.
-    return (over * (excess / max(int(over.sum()), 1))).astype(np.int64)
+    charge: I64 = (over * (excess / max(int(over.sum()), 1))).astype(np.int64)
+    return charge
