@@ -17,7 +17,7 @@ from steptime.model import Straggler
 from steptime.ranks.accused import STRAGGLER, Case, cause_of, explained, ranks_of, straggler
 from steptime.ranks.alignment import Alignment
 from steptime.ranks.blame import Blame, blame_hosts, blame_ranks, column_of
-from steptime.ranks.causes import CRITICAL, DEGREES, KEPT, UNKNOWN, Cause, leaf_table
+from steptime.ranks.causes import CRITICAL, DEGREES, KEPT, LINK, UNKNOWN, Cause, leaf_table
 from steptime.ranks.counted import Row, ranks_missing
 from steptime.ranks.moves import Moved, plain_moves
 from steptime.ranks.single_steps import EVENT_SHARE, events, everybody
@@ -171,6 +171,9 @@ def _persistent(case: Case) -> list[Straggler]:
         claims.append(straggler(case, origin, columns, STRAGGLER, cause))
     most = max((claim.share for claim in claims), default=0.0)
     claims = [claim for claim in claims if claim.share >= LEAST_OF_LARGEST * most]
+    # A slow link makes both of its ends late: the one without a reason of its own is the other end.
+    if any(claim.cause == LINK for claim in claims):
+        claims = [claim for claim in claims if claim.cause != UNKNOWN]
     # A rank without a file may itself have been kept by the one that is named.
     recorded = [claim for claim in claims if claim.recorded]
     return recorded or claims

@@ -89,3 +89,11 @@ def test_a_pause_of_some_ranks_is_theirs(tmp_path: Path) -> None:
     for verdict in steptime.analyze([tmp_path]).stragglers:
         assert (verdict.kind, verdict.cause) != ("straggler", "python")
         assert set(verdict.ranks) <= set(truth.culprits)
+
+
+@pytest.mark.parametrize("seed", [43, 104])
+def test_the_other_end_of_a_slow_link_is_no_straggler(seed: int, tmp_path: Path) -> None:
+    """Both ends are late to the same meeting; on seed 104 the wrong one is ahead by chance."""
+    simulate(Cell("tp", ("slow_link",)).scenario(), tmp_path, seed)
+    found = steptime.analyze([tmp_path]).stragglers
+    assert {rank for one in found if one.kind == "straggler" for rank in one.ranks} <= {3}
