@@ -71,8 +71,8 @@ def ready(counted: Counted, alignment: Alignment | None, pipeline: model.Pipelin
     known = [row.timeline.dependencies for row in counted.rows]
     if any(one is None for one in known):
         return "what waited for what is not known of all ranks"
-    if not any(counted.steps):
-        return "no step was counted"
+    if not any(step.dur_ns for _, step in counted.pairs):
+        return "no step that takes time was counted"
     instants = sum(len(one.start_ns) + len(one.host.at_ns) for one in known if one is not None)
     if instants > MOST_INSTANTS:
         return f"the job has {instants} instants, more than the {MOST_INSTANTS} that are replayed: choose fewer --steps"
