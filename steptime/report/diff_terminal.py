@@ -22,9 +22,9 @@ def render(diff: Diff, width: int | None = None, color: bool = False) -> str:
     for text in diff_words.sides(diff):
         page.line(text)
     _split(page, diff)
+    _list(page, "In what the runs differ", diff_words.config_lines(diff))
     _calls(page, diff)
     _list(page, "Late ranks", diff_words.stragglers(diff))
-    _list(page, "In what the runs differ", diff_words.config_lines(diff))
     _list(page, "To bear in mind", [brief(note, 400) for note in diff.notes[:_NOTES]])
     return page.text()
 
