@@ -40,6 +40,7 @@ def render(diff: Diff) -> str:
     context = {
         "title": "steptime: what changed",
         "verdict": diff_words.first_line(diff),
+        "differs": diff_words.differs(diff),
         "sides": diff_words.sides(diff),
         "facts": _facts(diff),
         "unit": scale.unit,

@@ -18,6 +18,8 @@ def render(diff: Diff, width: int | None = None, color: bool = False) -> str:
     """Return the diff as text of at most `width` columns (72 to 140), ending in a newline."""
     page = Page(width, color)
     page.line(diff_words.first_line(diff), style="bold")
+    if differs := diff_words.differs(diff):
+        page.line(differs)
     page.line()
     for text in diff_words.sides(diff):
         page.line(text)

@@ -45,6 +45,8 @@ _CONFIG = {
     "shapes_recorded": "shapes recorded",
     "steptime": "steptime",
 }
+#: How much was recorded and how it was read makes no step longer.
+_ASIDE = ("ranks_analyzed", "steps", "step_source", "trace_dialect", "shapes_recorded", "steptime")
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,16 @@ def _values(one: ConfigChange) -> tuple[str, str]:
     return before, after
 
 
+def differs(diff: Diff) -> str:
+    """In what the runs differ that may make the change, in one sentence; nothing where there is no such thing."""
+    names = [
+        _CONFIG.get(one.name, brief(one.name))
+        for one in diff.config
+        if one.name not in _ASIDE and one.before is not None and one.after is not None
+    ]
+    return f"The runs differ in {', '.join(names)}." if names else ""
+
+
 def config_lines(diff: Diff) -> list[str]:
     """The same as lines."""
     return [f"{name}: {before} → {after}" for name, before, after in config(diff)]
@@ -280,14 +292,18 @@ def calls(diff: Diff, most: int) -> list[Call]:
     return [
         Call(
             signed(diff.ns(one.change_units)),
-            units.time(diff.ns(one.before_units)),
-            units.time(diff.ns(one.after_units)),
+            _time(diff.ns(one.before_units)),
+            _time(diff.ns(one.after_units)),
             names[one.op],
             shapes[_shapes(one)],
             "; ".join(_of_call(one)),
         )
         for one in shown
     ]
+
+
+def _time(ns: float) -> str:
+    return units.time(ns) if ns else "0"
 
 
 def _shapes(one: OpChange) -> str:

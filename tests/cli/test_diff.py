@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 
 from steptime import cli
@@ -30,6 +32,16 @@ def test_a_report_against_the_traces_it_came_from(
     assert (tmp_path / "diff.txt").read_text(encoding="utf-8") == out
     assert err == ""
     assert [path.stat().st_size > 300 for path in outputs] == [True] * 4
+
+
+def test_it_takes_what_analyze_takes_but_what_no_diff_shows() -> None:
+    def flags(name: str) -> set[str]:
+        module = next(row.module for row in cli.COMMANDS if row.name == name)
+        options = import_module(module).command.params
+        return {flag for option in options if isinstance(option, click.Option) for flag in option.opts}
+
+    assert flags("analyze") - flags("diff") == {"--rules", "--replay"}
+    assert flags("diff") <= flags("analyze")
 
 
 def test_quiet_prints_nothing(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

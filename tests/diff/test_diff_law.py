@@ -198,4 +198,4 @@ def test_a_slice_that_can_not_be_told_says_so() -> None:
     diff = diff_reports(a, b)
     part = next(part for part in diff.whole.parts if part.key == "recompute")
     assert (part.before_units, part.after_units, part.change_units) == (4, None, -4)
-    assert any("recompute can't be told in the report of after" in note for note in diff.notes)
+    assert any("recompute can't be told after" in note for note in diff.notes)

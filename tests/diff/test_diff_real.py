@@ -9,7 +9,7 @@ import pytest
 import steptime
 from steptime.diff.compare import diff_reports
 from steptime.model import Diff
-from steptime.report.diff_words import first_line
+from steptime.report.diff_words import differs, first_line
 from tests.diff.regressions import CELLS, TWENTY, compare
 from tests.matrix.scenarios import HELD_OUT_SEEDS
 
@@ -47,6 +47,7 @@ def test_cuda_graphs_change_gaps_and_no_work() -> None:
     assert abs(changes["kernels/matmul"]) < 0.1
     assert changes["host/kernel_gap"] < 0
     assert first_line(diff).startswith("Step time about the same: ")
+    assert differs(diff) == "The runs differ in CUDA graphs."
     assert diff.ops == []
     assert any("calls of ops can't be compared" in note for note in diff.notes)
 
