@@ -10,7 +10,7 @@ import numpy as np
 from steptime.taxonomy import LEAF_CODE
 from steptime.whatif.job_graph import JobGraph
 from steptime.whatif.peers import even, nobody_late, ranks, stages
-from steptime.whatif.rank_nodes import HELD, PRODUCTIVE, STREAM, WORK
+from steptime.whatif.rank_nodes import EDGE, HELD, PRODUCTIVE, STREAM, TRANSFER, WORK
 from steptime.whatif.scenario import (
     APART,
     COMMUNICATES,
@@ -54,6 +54,10 @@ def _by_leaf(job: JobGraph, place: Place, made: Scenario, change: Change) -> Sce
     gone = made.gone
     if change.factor == 0.0:
         gone = gone | ((job.edge_kind == HELD) & np.isin(job.edge_leaf, np.setdiff1d(leaves, COMMUNICATES)))
+        # A collective that would not be waits for nobody.
+        without = np.zeros(len(gone), np.bool_)
+        without[parts.index[(parts.kind == EDGE) & np.isin(parts.also, leaves)]] = True
+        gone |= without & (job.edge_kind == TRANSFER)
     return msgspec.structs.replace(made, factor=factor, gone=gone)
 
 

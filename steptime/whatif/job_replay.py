@@ -12,6 +12,7 @@ from steptime.ranks.alignment import Alignment
 from steptime.ranks.counted import Counted
 from steptime.trace.events import I64
 from steptime.whatif.changes import scenario
+from steptime.whatif.chunks import chunks
 from steptime.whatif.graph import Weights
 from steptime.whatif.job_graph import JobGraph, job_graph
 from steptime.whatif.replay import baseline, replay
@@ -34,7 +35,7 @@ class JobReplay:
     def __init__(self, counted: Counted, alignment: Alignment | None, pipeline: model.Pipeline | None) -> None:
         self.job: JobGraph = job_graph(counted.rows, alignment)
         self.plan = schedule(self.job.graph)
-        self.place = _place(counted, pipeline)
+        self.place = _place(counted, pipeline, self.job)
         self.times: I64 = replay(self.job.graph, self.plan, baseline(self.job.graph))[:, 0]
         lengths = step_lengths(self.job.ends, self.times[:, None])[:, 0]
         chosen = self.place.counted
@@ -76,7 +77,7 @@ def ready(counted: Counted, alignment: Alignment | None, pipeline: model.Pipelin
         return str(error)
 
 
-def _place(counted: Counted, pipeline: model.Pipeline | None) -> Place:
+def _place(counted: Counted, pipeline: model.Pipeline | None, job: JobGraph) -> Place:
     rank = np.array([row.rank for row in counted.rows], np.int64)
     stage = np.zeros(len(rank), np.int64)
     for at, ranks in enumerate(pipeline.stages if pipeline is not None else ()):
@@ -86,4 +87,5 @@ def _place(counted: Counted, pipeline: model.Pipeline | None) -> Place:
         np.isin(np.arange(len(row.timeline.steps)), steps)
         for row, steps in zip(counted.rows, counted.steps, strict=True)
     ]
-    return Place(rank, stage, np.unique(numbers, return_inverse=True)[1].ravel(), np.concatenate(chosen))
+    column = np.unique(numbers, return_inverse=True)[1].ravel()
+    return Place(rank, stage, column, np.concatenate(chosen), chunks(counted.rows, stage, pipeline, job))

@@ -54,13 +54,14 @@ class Place(msgspec.Struct, frozen=True):
     """Where the rows of a job stand: rank, stage int64 [r] (stage 0 without a pipeline).
 
     Of each step, by row, then step: column int64, its number among all of the job, so that equal steps of two rows are
-    in one column; counted bool.
+    in one column; counted bool. chunk int64 [n]: of each node, see `steptime.whatif.chunks`.
     """
 
     rank: I64
     stage: I64
     column: I64
     counted: Mask
+    chunk: I64
 
 
 class Scenario(msgspec.Struct, frozen=True):
