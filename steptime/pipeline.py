@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steptime.diagnose.findings import diagnose
-from steptime.errors import StepTimeError, TraceError
+from steptime.errors import StepTimeError, TraceError, UsageError
 from steptime.model import Input, Report, Tool
+from steptime.model.what_if import WhatIf
 from steptime.ranks.bandwidth import with_bandwidth
 from steptime.ranks.counted import Counted, Row, count_steps
 from steptime.ranks.job import Tables, job_facts, job_totals, other_steps, pictures, rank_rows
@@ -25,13 +26,13 @@ from steptime.trace.discover import TraceFile, discover
 from steptime.trace.events import DeviceProperties
 from steptime.trace.parse import parse
 from steptime.trace.rank_order import RankAssignment, RankClaim, assign_ranks
-from steptime.whatif.gains import with_gains
+from steptime.whatif.gains import with_replay
 from steptime.whatif.job_replay import ready
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["ModelAsk", "Options", "RooflinePricing", "analyze"]
+__all__ = ["ModelAsk", "Options", "RooflinePricing", "analyze", "what_if"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,48 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     Raises:
         StepTimeError: nothing could be analysed, or, with `strict`, one file could not.
     """
+    report, counted, ranks = _analyzed(paths, options)
+    if not options.replay:
+        return report
+    alignment = ranks.seen[0] if ranks.seen is not None else None
+    return with_replay(report, ready(counted, alignment, ranks.pipeline), counted.rows, alignment)
+
+
+def what_if(
+    paths: Sequence[str | PathLike[str]],
+    removals: Sequence[str],
+    scales: Sequence[str] = (),
+    options: Options = Options(),  # noqa: B008 - frozen
+) -> WhatIf:
+    """Replay a job with some of its times changed.
+
+    Args:
+        paths: files, folders, globs or fsspec URLs.
+        removals: what is taken away: leaves, slices or fixes, as `steptime what-if --remove` takes them.
+        scales: ``NAME=FACTOR``, as ``--scale``; at least one of both.
+        options: see `Options`.
+
+    Raises:
+        StepTimeError: a name that means nothing, or nothing could be analysed or replayed.
+    """
+    from steptime.whatif.outcome import what_if as outcome
+    from steptime.whatif.requests import remove, scale
+
+    requests = [*map(remove, removals), *map(scale, scales)]
+    if not requests:
+        raise UsageError("nothing to change: give --remove NAME or --scale NAME=FACTOR")
+    report, counted, ranks = _analyzed(paths, replace(options, replay=True))
+    alignment = ranks.seen[0] if ranks.seen is not None else None
+    job = ready(counted, alignment, ranks.pipeline)
+    if isinstance(job, str):
+        raise TraceError(f"{fspath(paths[0])}: this job can't be replayed: {job}")
+    return outcome(report, job, (counted.rows, alignment), requests)
+
+
+def _analyzed(
+    paths: Sequence[str | PathLike[str]] | str | PathLike[str], options: Options
+) -> tuple[Report, Counted, Together]:
+    """The report with the rows and the alignment that it is made of."""
     options.pricing.check()
     options.model.shape()
     several = [paths] if isinstance(paths, (str, PathLike)) else paths
@@ -81,10 +124,7 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     report = _report(counted, assignment, files, notes, options, ranks)
     report = with_ranks(report, ranks)
     report = with_bandwidth(report, counted, ranks.seen, options.pricing.roof(_device(counted)).link_bytes_per_s)
-    report = diagnose(report, [Path(folder) for folder in options.rules])
-    if not options.replay:
-        return report
-    return with_gains(report, ready(counted, ranks.seen[0] if ranks.seen is not None else None, ranks.pipeline))
+    return diagnose(report, [Path(folder) for folder in options.rules]), counted, ranks
 
 
 def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileSummary], list[str]]:

@@ -36,7 +36,7 @@ class _Head(msgspec.Struct):
     tool: dict[str, object] | None = None
 
 
-def dumps(report: Report) -> str:
+def dumps(report: msgspec.Struct) -> str:
     """Return the report as indented JSON that ends in a newline; `load` gives it back unchanged.
 
     Characters that are no valid Unicode (from file names in another encoding) are written as ``\\udcXX`` text.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -46,9 +46,18 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[str]) -> None:
     """
     from steptime.report import format_for
 
+    check_places(outputs, inputs, format_for)
+
+
+def check_places(outputs: Sequence[Path], inputs: Iterable[str], known: Callable[[Path], object]) -> None:
+    """The same for any kind of report; `known` raises `UsageError` for a suffix that it has no format for.
+
+    Raises:
+        UsageError: see `check_outputs`.
+    """
     read = {Path(path).resolve() for path in inputs}
     for path in outputs:
-        format_for(path)
+        known(path)
         if not path.parent.is_dir():
             raise UsageError(f"{path}: the folder {path.parent} does not exist: create it first")
         if path.is_dir():
@@ -79,7 +88,6 @@ def _summary(report: Report) -> str:
 
 
 def _write(report: Report, outputs: Sequence[Path]) -> None:
-    """Render everything, write everything beside its place, then rename: a failure leaves no half-written file."""
     from msgspec.structs import replace
 
     from steptime.report import format_for
@@ -87,7 +95,15 @@ def _write(report: Report, outputs: Sequence[Path]) -> None:
     # Only the Perfetto file wants every step drawn; elsewhere the typical and the slowest one say enough.
     brief = replace(report, timelines=[drawn for drawn in report.timelines if drawn.why])
     whole = [path for path in outputs if wants_every_step(path)]
-    texts = {path.resolve(): format_for(path).render(report if path in whole else brief) for path in outputs}
+    write_texts({path.resolve(): format_for(path).render(report if path in whole else brief) for path in outputs})
+
+
+def write_texts(texts: Mapping[Path, str]) -> None:
+    """Write every text beside its place, then rename: a failure leaves no half-written file.
+
+    Raises:
+        UsageError: a file can't be written.
+    """
     staged = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in texts}
     try:
         for path, text in texts.items():

@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 from steptime.model import Finding, Report
 from steptime.report import units, words
+from steptime.report.ladder import REPLAYED, REPLAYED_BOUND
 from steptime.report.names import brief
 
 #: More findings than this are read by nobody; the JSON report has all.
 SHOWN = 6
-_EVIDENCE = 2
+_EVIDENCE, _TEXT = 2, 2000
+_REPLAYED = (REPLAYED, REPLAYED_BOUND)
 _MARKS = {"pass": "ok", "fail": "FAIL", "cannot tell": "?"}
 
 
@@ -49,18 +51,38 @@ def _advice(finding: Finding, report: Report) -> Advice:
     parts = []
     if finding.cost_ns and finding.share is not None:
         cost = units.time(words.per_step_ns(finding.cost_ns, report))
-        kind = "at most" if finding.step_time_if_fixed_ns is not None else "concerned, gain not known"
+        kind = "concerned, gain not known"
+        if finding.step_time_if_fixed_ns is not None:
+            kind = "lost" if finding.gain in _REPLAYED else "at most"
         parts.append(f"{units.points(finding.share)} points, {cost} a step {kind}")
-    if finding.mfu_if_fixed is not None:
-        parts.append(f"MFU up to {units.share(min(finding.mfu_if_fixed, 1.0))}")
-    parts.append(f"confidence {finding.confidence}")
+    parts += _fixed(finding)
+    parts.append(f"confidence {brief(finding.confidence)}")
     evidence = []
     for seen in finding.evidence[:_EVIDENCE]:
         where = f" (rank {seen.rank}, step {seen.step})" if seen.rank is not None and seen.step is not None else ""
         evidence.append(brief(seen.text, 200) + where)
-    return Advice(finding.title, ", ".join(parts), evidence, finding.advice)
+    return Advice(brief(finding.title, 300), ", ".join(parts), evidence, brief(finding.advice, _TEXT))
+
+
+def _fixed(finding: Finding) -> list[str]:
+    """What is left when it is fixed: replayed with the figure by subtraction beside it, or an upper bound."""
+    mfu, naive = finding.mfu_if_fixed, finding.naive_mfu_if_fixed
+    if finding.gain not in _REPLAYED:
+        return [f"MFU up to {units.share(min(mfu, 1.0))}"] if mfu is not None else []
+    parts = []
+    if finding.step_time_if_fixed_ns is not None:
+        best = "at best " if finding.gain == REPLAYED_BOUND else ""
+        parts.append(f"fixed: {best}{units.time(finding.step_time_if_fixed_ns)} a step")
+    if mfu is not None:
+        beside = f" ({units.share(min(naive, 1.0))} by subtraction)" if naive is not None else ""
+        parts.append(f"MFU {units.share(min(mfu, 1.0))}{beside}")
+    elif finding.naive_step_time_if_fixed_ns is not None:
+        parts.append(f"{units.time(finding.naive_step_time_if_fixed_ns)} by subtraction")
+    return parts
 
 
 def checks(report: Report) -> list[Check]:
     """The checklist, in order."""
-    return [Check(_MARKS.get(item.status, "?"), item.item, item.why) for item in report.checklist]
+    return [
+        Check(_MARKS.get(item.status, "?"), brief(item.item, 200), brief(item.why, _TEXT)) for item in report.checklist
+    ]

@@ -25,6 +25,7 @@ from steptime.model import Report, StepTimeline
 from steptime.report import (
     charts,
     groups,
+    ladder,
     own_time,
     page_tables,
     path_chart,
@@ -238,6 +239,8 @@ def _rest(report: Report, limits: Limits) -> dict[str, Any]:
         "findings": sections.findings(report, limits.rows),
         "more_findings": max(len(report.findings) - limits.rows, 0),
         "no_findings": empty,
+        "ladder": ladder.table(report),
+        "replay_trust": ladder.trust(report) if report.findings else "",
         "other_steps": groups.other_steps(report.other_steps)[: limits.rows],
         "checklist": sections.checklist(report, limits.rows),
         "qualities": groups.qualities(report.inputs)[: limits.rows],

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from steptime.model import Report
-from steptime.report import advice, groups, page_tables, path_words, pipeline_words, units, words
+from steptime.report import advice, groups, ladder, page_tables, path_words, pipeline_words, units, words
 from steptime.report.ledger import ledger
 from steptime.report.names import brief, middle, shorten_all, visible
 
@@ -104,6 +104,11 @@ def _findings(report: Report) -> str:
         items.append(f"{number}. **{_text(one.title)}** ({_text(one.gain)})  \n   {_text(one.advice)}{seen}")
     if items and (note := advice.more(report)):
         items.append(f"\n*{_text(note)}*")
+    if table := ladder.table(report):
+        body = [[_text(cell) for cell in row] for row in table.rows]
+        items.append(f"\n**Fixed one after the other**\n\n{_table(table.head, body, right=table.numbers)}")
+    if items and (trust := ladder.trust(report)):
+        items.append(f"\n*{_text(trust)}*")
     return "\n".join(items)
 
 
@@ -200,3 +205,7 @@ def _code(text: str) -> str:
     if not re.search(r"[`|\\]|^\s|\s$|^$", text):
         return f"`{text}`"
     return f"<code>{text.translate(_ENTITIES)}</code>"
+
+
+#: For other pages of Markdown.
+plain_text, table_of = _text, _table

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from steptime.model import Evidence, Finding, Job, Report
 from steptime.report import groups, units, words
 from steptime.report.colours import leaf_colour, part_colour
+from steptime.report.ladder import REPLAYED, REPLAYED_BOUND
 from steptime.report.ledger import PRODUCTIVE, Row, ledger
 from steptime.report.names import brief
 from steptime.report.page_tables import NAME_WIDTH, Table, causes_table
@@ -215,10 +216,15 @@ def _chips(one: Finding, report: Report) -> list[tuple[str, str]]:
     if one.share is not None:
         cost += f", {units.points(one.share)} points"
     chips = [("costs", cost)]
+    replayed = one.gain in (REPLAYED, REPLAYED_BOUND)
     if one.mfu_if_fixed is not None:
-        chips.append(("MFU if fixed", f"{units.share(one.mfu_if_fixed)} ({brief(one.gain)})"))
+        naive = one.naive_mfu_if_fixed if replayed else None
+        beside = f"; {units.share(naive)} by subtraction" if naive is not None else ""
+        chips.append(("MFU if fixed", f"{units.share(one.mfu_if_fixed)} ({brief(one.gain)}{beside})"))
     if one.step_time_if_fixed_ns is not None:
-        chips.append(("step if fixed", f"{units.time(one.step_time_if_fixed_ns)} ({brief(one.gain)})"))
+        left = one.naive_step_time_if_fixed_ns if replayed else None
+        beside = f"; {units.time(left)} by subtraction" if left is not None else ""
+        chips.append(("step if fixed", f"{units.time(one.step_time_if_fixed_ns)} ({brief(one.gain)}{beside})"))
     return [*chips, ("confidence", brief(one.confidence))]
 
 

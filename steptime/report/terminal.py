@@ -5,22 +5,18 @@ Everything from a trace is printed as plain text: markup and control characters 
 
 from __future__ import annotations
 
-import io
-import shutil
 from collections.abc import Iterable
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 from rich.text import Text
 
 from steptime.model import Report
-from steptime.report import advice, groups, path_words, pipeline_words, units, words
+from steptime.report import advice, groups, ladder, path_words, pipeline_words, units, words
 from steptime.report.ledger import PRODUCTIVE, WHOLE, Row, apportion, ledger
 from steptime.report.names import brief, middle, shorten_all
+from steptime.report.text_page import TextPage as _Page
+from steptime.report.text_page import fitting
 
-MIN_WIDTH = 72
-#: Wider than this a line is harder to read, not easier.
-MAX_WIDTH = 140
 _CAUSES = 10
 _RANKS = 16
 _PATH_ROWS, _PATH_CELLS = 8, 18
@@ -56,8 +52,7 @@ def render(report: Report, width: int | None = None, color: bool = False) -> str
         width: columns; None takes the width of the terminal, 100 where there is none.
         color: emit ANSI colours; without them the text is plain.
     """
-    columns = shutil.get_terminal_size((100, 40)).columns if width is None else width
-    page = _Page(max(MIN_WIDTH, min(columns, MAX_WIDTH)), color)
+    page = _Page(fitting(width), color)
     _headline(page, report)
     _waterfall(page, report)
     _findings(page, report)
@@ -71,49 +66,6 @@ def render(report: Report, width: int | None = None, color: bool = False) -> str
     _list(page, "What the traces hold", groups.qualities(report.inputs))
     _list(page, "Warnings", groups.warnings(report, words.mfu_warning(report)), "yellow")
     return page.text()
-
-
-class _Page:
-    """Lines of styled text; long ones are wrapped under their own beginning."""
-
-    def __init__(self, width: int, color: bool) -> None:
-        self.width = width
-        self._console = Console(
-            file=io.StringIO(),
-            width=width,
-            force_terminal=color,
-            color_system="standard" if color else None,
-            legacy_windows=False,
-            markup=False,
-            highlight=False,
-            emoji=False,
-        )
-        self._plain = not color
-
-    def line(self, body: Text | str = "", lead: Text | str = "", style: str = "") -> None:
-        """Print `lead` and then `body`; what does not fit goes on below the start of `body`."""
-        lead = Text(lead) if isinstance(lead, str) else lead
-        body = Text(body, style=style) if isinstance(body, str) else body
-        indent = Text(" " * lead.cell_len)
-        for at, part in enumerate(body.wrap(self._console, self.width - lead.cell_len) or [Text()]):
-            part.rstrip()
-            self.fixed((indent if at else lead) + part)
-
-    def fixed(self, text: Text | str, style: str = "") -> None:
-        """Print one line exactly as it is: for what is laid out to fit."""
-        self._console.print(Text(text, style=style) if isinstance(text, str) else text, soft_wrap=True)
-
-    def heading(self, title: str, after: str = "") -> None:
-        """Print a blank line and a heading."""
-        self.line()
-        self.line(Text.assemble((title, "bold"), after))
-
-    def text(self) -> str:
-        """All that was printed."""
-        file = self._console.file
-        assert isinstance(file, io.StringIO)
-        printed = file.getvalue()
-        return "\n".join(line.rstrip() for line in printed.split("\n")) if self._plain else printed
 
 
 def _headline(page: _Page, report: Report) -> None:
@@ -180,7 +132,7 @@ def _findings(page: _Page, report: Report) -> None:
     found = advice.advice(report)
     if not found:
         return
-    page.heading("What to do", "  (by what it could give back; upper bounds, none counted twice)")
+    page.heading("What to do", "  (by what it costs; nothing is counted twice)")
     for number, one in enumerate(found, 1):
         lead = f"{number:>2}. "
         page.line(Text.assemble((one.title, "bold"), f" ({one.gain})"), lead)
@@ -189,6 +141,19 @@ def _findings(page: _Page, report: Report) -> None:
             page.line(text, "    seen: ", style="dim")
     if note := advice.more(report):
         page.line(note, "    ", style="dim")
+    _ladder(page, report)
+
+
+def _ladder(page: _Page, report: Report) -> None:
+    steps = ladder.rungs(report)
+    if steps:
+        page.heading("Fixed one after the other", "  (step time, MFU; in brackets by subtraction)")
+    times = max((len(step.step_time) for step in steps), default=0)
+    for step in steps:
+        lead = Text.assemble("  ", (f"{step.step_time:>{times}}", "bold"), f"  {step.mfu:>6}  ")
+        page.line(Text.assemble(step.fix, (f"  ({step.naive})" if step.naive else "", "dim")), lead)
+    if trust := ladder.trust(report):
+        page.line(trust, style="dim")
 
 
 def _checklist(page: _Page, report: Report) -> None:

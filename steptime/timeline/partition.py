@@ -136,6 +136,7 @@ def _dependencies(device: _Device, launched_in: I64, on_main: NDArray[np.bool_],
         host=host,
         bounds=np.empty(0, np.int64),
         begin_ns=device.bounds,
+        noticed=np.zeros(len(length), np.bool_),
         what=what,
         texts=texts,
     )

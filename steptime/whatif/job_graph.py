@@ -148,12 +148,14 @@ def _meetings(known: Sequence[Dependencies], times: Sequence[_Times], alignment:
     number = np.cumsum(real) - 1
     activity = np.empty(len(member), np.int64)
     start, end = np.empty(len(member), np.int64), np.empty(len(member), np.int64)
+    noticed = np.zeros(len(member), np.bool_)
     row = matches.row[member]
     for at, (one, when) in enumerate(zip(known, times, strict=True)):
         mine = row == at
         of_instance = np.flatnonzero(one.instance >= 0)
         activity[mine] = of_instance[matches.instance[member[mine]]]
         start[mine], end[mine] = when.start[activity[mine]], when.end[activity[mine]]
+        noticed[mine] = one.noticed[activity[mine]]
     meeting = number[matches.match[member]]
     last = np.full(int(real.sum()), NEVER, np.int64)
     np.maximum.at(last, meeting, start)
@@ -165,11 +167,18 @@ def _meetings(known: Sequence[Dependencies], times: Sequence[_Times], alignment:
         row=row,
         activity=activity,
         held=held,
-        transfer_ns=end - last[meeting],
+        transfer_ns=_transfers(end - last[meeting], noticed & held, held & matches.pair[matches.match[member]]),
         edge=np.full(len(member), -1, np.int64),
         leaf=matches.leaf[real].astype(np.int16),
         pair=matches.pair[real],
     )
+
+
+def _transfers(taken_ns: I64, noticed: Mask, messages: Mask) -> I64:
+    """Of messages whose ends were only noticed later: the usual time of the others, at most what they took."""
+    seen = taken_ns[messages & ~noticed]
+    usual = int(np.median(seen)) if len(seen) else 0
+    return np.where(noticed, np.minimum(taken_ns, usual), taken_ns)
 
 
 def _joined(

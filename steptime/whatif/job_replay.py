@@ -16,7 +16,7 @@ from steptime.whatif.chunks import chunks
 from steptime.whatif.graph import Weights
 from steptime.whatif.job_graph import JobGraph, job_graph
 from steptime.whatif.replay import baseline, replay
-from steptime.whatif.scenario import Change, Place, weights
+from steptime.whatif.scenario import Change, Place, Scenario, weights
 from steptime.whatif.schedule import schedule
 from steptime.whatif.step_times import step_lengths
 
@@ -42,20 +42,26 @@ class JobReplay:
         measured = np.array([step.dur_ns for row in counted.rows for step in row.timeline.steps], np.int64)
         self.step_ns = float(lengths[chosen].mean())
         self.measured_ns = float(measured[chosen].mean())
-        self.stalled_share: float | None = None
         self.error_share = float(np.abs(lengths - measured)[chosen].sum() / measured[chosen].sum())
 
     def weights(self, changes: Sequence[Change]) -> Weights:
         """The graph's times under changes, in one column."""
         return weights(self.job, [scenario(self.job, self.place, changes)])
 
+    def scenario(self, changes: Sequence[Change]) -> Scenario:
+        """The job under changes."""
+        return scenario(self.job, self.place, changes)
+
     def steps_ns(self, several: Sequence[Sequence[Change]]) -> list[float]:
         """Mean length of a counted step under each of several sets of changes, in ns."""
+        return self.lengths_ns([self.scenario(changes) for changes in several])
+
+    def lengths_ns(self, several: Sequence[Scenario]) -> list[float]:
+        """Mean length of a counted step in each scenario, in ns."""
         found: list[float] = []
         at_once = max(min(AT_ONCE, MOST_INSTANTS // max(len(self.times), 1)), 1)
         for begin in range(0, len(several), at_once):
-            part = [scenario(self.job, self.place, changes) for changes in several[begin : begin + at_once]]
-            times = replay(self.job.graph, self.plan, weights(self.job, part))
+            times = replay(self.job.graph, self.plan, weights(self.job, several[begin : begin + at_once]))
             lengths = step_lengths(self.job.ends, times)[self.place.counted]
             found += lengths.mean(axis=0).tolist()
         return found

@@ -79,6 +79,14 @@ def untouched(job: JobGraph) -> Scenario:
     return Scenario(np.ones(len(job.parts.ns)), np.zeros(edges, np.bool_), np.zeros(edges, np.bool_))
 
 
+def combined(several: Sequence[Scenario]) -> Scenario:
+    """Several scenarios of one job at once: their factors multiply."""
+    factor, gone, alone = several[0].factor, several[0].gone, several[0].alone
+    for one in several[1:]:
+        factor, gone, alone = factor * one.factor, gone | one.gone, alone | one.alone
+    return Scenario(factor, gone, alone)
+
+
 def weights(job: JobGraph, scenarios: Sequence[Scenario]) -> Weights:
     """The graph's times in each scenario."""
     graph, parts = job.graph, job.parts
