@@ -108,7 +108,11 @@ def test_the_requests_of_what_if_are_the_table() -> None:
         for word, value in filled.items():
             text = re.sub(rf"\b{re.escape(word)}(?!\w)", value, text)
         (scale if verb == "scale" else remove)(text)
-    assert _flags("what-if") == _flags("analyze") - {"--unprofiled-step-ms", "--replay", "--no-replay"} | {"--remove", "--scale", "--each"}
+    assert _flags("what-if") == _flags("analyze") - {"--unprofiled-step-ms", "--replay", "--no-replay"} | {
+        "--remove",
+        "--scale",
+        "--each",
+    }
 
 
 def test_the_leaves_are_the_table() -> None:

@@ -20,8 +20,8 @@ Pairs = tuple[I64, I64]
 #: What starts this soon after an end on another stream, idle and launched before, waited for it: 1 to 2 us on NVIDIA's
 #: GPUs, 14 to 19 us on an MI300X (`public_traces/tracelens/mi300`).
 NEAR_NS = 25_000
-#: How far such lags of one device are apart at least.
-LAG_SPREAD_NS = 3_000
+#: How far lags of one stream behind another are apart at least; fewer than this many say nothing of what is usual.
+LAG_SPREAD_NS, FEW_WAITS = 3_000, 4
 #: A rule that would contradict more than this share of what it is about is none.
 CONTRADICTED = 0.1
 #: So many equal waits make a rule.
@@ -35,7 +35,7 @@ _GATHER = LEAF_CODE["exposed_comm/allgather"]
 
 class _Device:
     """One device's activities by stream. main: indices on the main stream in order of launch; rank int64 [m]: how many
-    of them were launched before each activity; others: ids of the other streams; lags: see `_usual_lags`.
+    of them were launched before each activity; others: ids of the other streams.
     """
 
     def __init__(self, work: Activities, main_stream: int, step: I32) -> None:
@@ -45,7 +45,6 @@ class _Device:
         self.main = on_main[np.argsort(work.launch_ns[on_main], kind="stable")]
         self.rank = np.searchsorted(work.launch_ns[self.main], work.launch_ns, side="left")
         self.main_stream = main_stream
-        self.lags = _usual_lags(work)
         self.others = [one for one in np.unique(work.stream[work.launched]).tolist() if one != main_stream]
         self._seen: dict[int, Pairs] = {}
 
@@ -152,8 +151,9 @@ def _given_before(device: _Device, alike: I64, before: I64, after: I64, gathers:
 def _seen(device: _Device, waiting: int) -> Pairs:
     """Which activities of a stream stood idle, launched, until one of another stream ended, and which one that was.
 
-    Each starts as long after that end as others of the device do. Where several ended in time, what the stream is seen
-    to wait for without doubt is believed: a message sent ends together with one received, and only one was waited for.
+    Each starts as long after that end as others of the two streams do. Where several ended in time, what the stream is
+    seen to wait for without doubt is believed: a message sent ends together with one received, and only one was waited
+    for.
     """
     work = device.work
     own = device.on(waiting)
@@ -163,8 +163,7 @@ def _seen(device: _Device, waiting: int) -> Pairs:
     found, lag = (
         np.stack(column) for column in zip(*(_last_end(work, own, device.on(one)) for one in others), strict=True)
     )
-    low, high = device.lags
-    possible = (lag >= low) & (lag <= high)
+    possible = np.stack([_usual(one) for one in lag])
     alone = possible & (possible.sum(axis=0) == 1)
     believed = np.where(possible, alone.sum(axis=1)[:, None] * (2 * NEAR_NS) + NEAR_NS - lag, np.iinfo(np.int64).min)
     chosen = believed.argmax(axis=0)[None, :]
@@ -185,21 +184,13 @@ def _last_end(work: Activities, waiting: I64, awaited: I64) -> Pairs:
     return found, np.where(idle, work.start_ns[waiting] - end, NEAR_NS + 1)
 
 
-def _usual_lags(work: Activities) -> tuple[int, int]:
-    """Between which lags after an end on another stream an activity starts that waited for it, in ns."""
-    several = []
-    for stream in np.unique(work.stream[work.launched]).tolist():
-        own = np.flatnonzero(work.launched & (work.stream == stream))
-        others = np.flatnonzero(work.launched & (work.stream != stream))
-        if len(others):
-            several.append(_last_end(work, own, others)[1])
-    lags = np.concatenate([*several, _NONE])
-    lags = lags[lags <= NEAR_NS]
-    if not len(lags):
-        return -CLOCK_NOISE_NS, NEAR_NS
-    usual = int(np.median(lags))
-    spread = max(LAG_SPREAD_NS, usual // 2)
-    return usual - spread, usual + spread
+def _usual(lag: I64) -> Mask:
+    """Which lags of one stream behind another are about as long as most of them, bool [n]; all of but few."""
+    near = lag <= NEAR_NS
+    if np.count_nonzero(near) < FEW_WAITS:
+        return near
+    usual = int(np.median(lag[near]))
+    return near & (np.abs(lag - usual) <= max(LAG_SPREAD_NS, usual // 2))
 
 
 def _main_for(device: _Device, leaf: NDArray[np.int16], stream: int) -> Pairs:

@@ -80,8 +80,11 @@ def _in_reference_dtype(job: JobGraph, left: float) -> F64:
     return factor
 
 
-def _hidden(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:  # noqa: ARG001
+def _hidden(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:
     waits = np.isin(job.edge_kind, (STREAM, HELD)) & np.isin(job.edge_leaf, np.array(change.leaves))
+    if change.group:
+        named = [at for at, name in enumerate(place.groups) if name == change.group]
+        waits &= np.isin(place.group[job.graph.source], named)
     return msgspec.structs.replace(made, gone=made.gone | waits)
 
 

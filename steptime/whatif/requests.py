@@ -60,7 +60,7 @@ _NOT_ALONE = {
 _STRAGGLER, _HIDE, _ROOF, _LINK_ROOF, _FINDING = "straggler", "hidden", "roof", "link-roof", "finding"
 _FORMS = {
     _STRAGGLER: "straggler:rank=R[,R...]",
-    _HIDE: "hidden:KIND, a kind of collective such as allgather",
+    _HIDE: "hidden:KIND or hidden:KIND:GROUP, a kind of collective such as allgather",
     _ROOF: "roof:LEAF, a leaf of kernels, or roof:kernels",
     _LINK_ROOF: "link-roof:KIND, a kind of collective such as allreduce",
     _FINDING: "finding:ID, of a finding in the report",
@@ -73,7 +73,7 @@ class Request(msgspec.Struct, frozen=True):
     """One ``--remove`` or ``--scale``, its names known to exist.
 
     text: as asked. name: a leaf, a slice or a fix; of what it speaks follows a colon in `text` and stands in `of`
-    (a leaf, a finding's id; ranks in `ranks`). factor: 0 for a removal.
+    (a leaf, a finding's id; ranks in `ranks`; a group in `group`). factor: 0 for a removal.
     """
 
     text: str
@@ -81,6 +81,7 @@ class Request(msgspec.Struct, frozen=True):
     of: str = ""
     ranks: tuple[int, ...] = ()
     factor: float = 0.0
+    group: str = ""
 
 
 def remove(text: str) -> Request:
@@ -94,7 +95,10 @@ def remove(text: str) -> Request:
         return Request(text, _known(name, f"{REMOVE} {text}"))
     if name == _STRAGGLER:
         return Request(text, name, ranks=_ranks(of, f"{REMOVE} {text}"))
-    if name in (_HIDE, _LINK_ROOF):
+    if name == _HIDE:
+        of, _, group = of.partition(":")
+        return Request(text, name, _leaf_in(_COMM, of, f"{REMOVE} {text}", _FORMS[name]), group=group)
+    if name == _LINK_ROOF:
         return Request(text, name, _leaf_in(_COMM, of, f"{REMOVE} {text}", _FORMS[name]))
     if name == _ROOF:
         return Request(text, name, _leaf_in(_KERNELS, of, f"{REMOVE} {text}", _FORMS[name]))
@@ -155,7 +159,7 @@ def meaning(request: Request, changes: Sequence[Change], report: Report) -> str:
         who = f"rank{'s' if several else ''} {', '.join(map(str, request.ranks))}"
         return f"{who} as fast as the median of {'their' if several else 'its'} peers"
     if request.name == _HIDE:
-        return f"computing waits for no {request.of}"
+        return f"computing waits for no {request.of}" + (f" of group {request.group}" if request.group else "")
     if request.name == _FINDING:
         return f"the finding's fix: {', '.join(_change_words(change) for change in changes)}"
     beyond = " beyond useful work" if report.job.productive_ns and _touches_kernels(changes) else ""
@@ -263,9 +267,13 @@ def _straggler(request: Request, report: Report) -> list[Change]:
     return [Change(request.text, RANKS, ranks=request.ranks)]
 
 
-def _hidden(request: Request, report: Report) -> list[Change]:  # noqa: ARG001
+def _hidden(request: Request, report: Report) -> list[Change]:
     codes = _CODES[_COMM] if request.of == _COMM else (LEAF_CODE[request.of],)
-    return [Change(request.text, HIDDEN, codes)]
+    groups = {row.group for row in report.collectives if row.group}
+    if request.group and request.group not in groups:
+        there = f"there are {', '.join(sorted(groups))}" if groups else "the traces name none"
+        raise UsageError(f"{request.text}: no group is called {request.group}: {there}")
+    return [Change(request.text, HIDDEN, codes, group=request.group)]
 
 
 def _roof(request: Request, report: Report) -> list[Change]:

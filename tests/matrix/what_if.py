@@ -115,7 +115,9 @@ def _loader(fault: Fault, scenario: Scenario) -> Removal:
 
 def _prefetched(fault: Fault, scenario: Scenario) -> Removal:  # noqa: ARG001
     key = "exposed_comm/allgather"
-    return Removal((Change("prefetched", HIDDEN, (LEAF_CODE[key],)),), {key: 1.0})
+    # Gathers of activations (sequence parallelism) can't be sent ahead, those of parameters can.
+    group = "mesh_dp" if scenario.layout.sequence_parallel else ""
+    return Removal((Change("prefetched", HIDDEN, (LEAF_CODE[key],), group=group),), {key: 1.0})
 
 
 def _even(fault: Fault, scenario: Scenario) -> Removal:  # noqa: ARG001
