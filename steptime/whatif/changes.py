@@ -27,7 +27,8 @@ from steptime.whatif.scenario import (
     untouched,
 )
 
-_PRECISION = LEAF_CODE["kernels/precision"]
+_PRECISION, _OPTIMIZER = LEAF_CODE["kernels/precision"], LEAF_CODE["kernels/optimizer"]
+_GATHER = LEAF_CODE["exposed_comm/allgather"]
 
 
 def scenario(job: JobGraph, place: Place, changes: Sequence[Change]) -> Scenario:
@@ -81,10 +82,17 @@ def _in_reference_dtype(job: JobGraph, left: float) -> F64:
 
 
 def _hidden(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:
-    waits = np.isin(job.edge_kind, (STREAM, HELD)) & np.isin(job.edge_leaf, np.array(change.leaves))
-    if change.group:
-        named = [at for at, name in enumerate(place.groups) if name == change.group]
-        waits &= np.isin(place.group[job.graph.source], named)
+    """Nothing waits for the communication. Gathers are sent ahead instead: what is gathered (parameters) is there from
+    the optimizer on, so they start as soon as their stream is free, and what needs them waits for them as it did.
+    """
+    wanted = np.array([at for at, name in enumerate(place.groups) if not change.group or name == change.group])
+    mine = np.isin(place.group, wanted) if change.group else np.ones(len(place.group), np.bool_)
+    leaves = np.array(change.leaves)
+    source, target = job.graph.source, job.graph.target
+    waits = np.isin(job.edge_kind, (STREAM, HELD)) & np.isin(job.edge_leaf, leaves[leaves != _GATHER]) & mine[source]
+    if _GATHER in change.leaves:
+        ahead = (job.edge_kind == STREAM) & (place.gathers & mine)[target] & (job.edge_leaf != _OPTIMIZER)
+        waits |= ahead
     return msgspec.structs.replace(made, gone=made.gone | waits)
 
 

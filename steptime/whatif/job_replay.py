@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steptime import model
 from steptime.errors import GraphError
 from steptime.ranks.alignment import Alignment
 from steptime.ranks.counted import Counted, Row
+from steptime.taxonomy import LEAF_CODE
 from steptime.trace.events import I64
 from steptime.whatif.changes import scenario
 from steptime.whatif.chunks import chunks
@@ -23,6 +25,9 @@ from steptime.whatif.step_times import step_lengths
 #: Scenarios replayed at once: more need more memory, and gain nothing. All at once have so many instants at most (each
 #: takes some 40 bytes), and no larger job is replayed.
 AT_ONCE, MOST_INSTANTS = 12, 30_000_000
+
+
+_GATHER = LEAF_CODE["exposed_comm/allgather"]
 
 
 class JobReplay:
@@ -94,14 +99,15 @@ def _place(counted: Counted, pipeline: model.Pipeline | None, job: JobGraph) -> 
         for row, steps in zip(counted.rows, counted.steps, strict=True)
     ]
     column = np.unique(numbers, return_inverse=True)[1].ravel()
-    group, groups = _groups(counted.rows, job)
-    return Place(rank, stage, column, np.concatenate(chosen), chunks(counted.rows, stage, pipeline, job), group, groups)
+    chunk = chunks(counted.rows, stage, pipeline, job)
+    return Place(rank, stage, column, np.concatenate(chosen), chunk, *_groups(counted.rows, job))
 
 
-def _groups(rows: Sequence[Row], job: JobGraph) -> tuple[I64, list[str]]:
-    """The group of each node that communicates, int64 [n], and the groups' names."""
+def _groups(rows: Sequence[Row], job: JobGraph) -> tuple[I64, list[str], NDArray[np.bool_]]:
+    """The group of each node that communicates, int64 [n], the groups' names, and which are gathers, bool [n]."""
     names: dict[str, int] = {}
     found = np.full(len(job.nodes.activity), -1, np.int64)
+    gathers = np.zeros(len(found), np.bool_)
     row_of = job.nodes.row[chain_of(job.graph)]
     for at, row in enumerate(rows):
         known, instances = row.timeline.dependencies, row.timeline.instances
@@ -111,4 +117,5 @@ def _groups(rows: Sequence[Row], job: JobGraph) -> tuple[I64, list[str]]:
         of_instance = np.append(number[instances.group], -1)
         nodes = np.flatnonzero((row_of == at) & (job.nodes.activity >= 0))
         found[nodes] = of_instance[known.instance[job.nodes.activity[nodes]]]
-    return found, list(names)
+        gathers[nodes] = known.leaf[job.nodes.activity[nodes]] == _GATHER
+    return found, list(names), gathers

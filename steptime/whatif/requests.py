@@ -21,6 +21,7 @@ from steptime.whatif.scenario import APART, EVEN, HIDDEN, LEAF, NOBODY_LATE, RAN
 REMOVE, SCALE = "--remove", "--scale"
 
 _COMM, _KERNELS = "exposed_comm", "kernels"
+_GATHER = "exposed_comm/allgather"
 _BUBBLE, _IMBALANCE, _STRAGGLERS, _WAIT = (
     "pipeline_bubble",
     "pipeline_bubble/stage_imbalance",
@@ -159,7 +160,7 @@ def meaning(request: Request, changes: Sequence[Change], report: Report) -> str:
         who = f"rank{'s' if several else ''} {', '.join(map(str, request.ranks))}"
         return f"{who} as fast as the median of {'their' if several else 'its'} peers"
     if request.name == _HIDE:
-        return f"computing waits for no {request.of}" + (f" of group {request.group}" if request.group else "")
+        return _hidden_words(changes[0])
     if request.name == _FINDING:
         return f"the finding's fix: {', '.join(_change_words(change) for change in changes)}"
     beyond = " beyond useful work" if report.job.productive_ns and _touches_kernels(changes) else ""
@@ -176,7 +177,14 @@ def _change_words(change: Change) -> str:
     names = ", ".join(LEAVES[code].key for code in change.leaves)
     if change.kind == LEAF:
         return f"{names} times {change.factor:.3g}" if change.factor else f"{names} gone"
-    return f"computing waits for no {names}" if change.kind == HIDDEN else _MEANINGS[change.kind]
+    return _hidden_words(change) if change.kind == HIDDEN else _MEANINGS[change.kind]
+
+
+def _hidden_words(change: Change) -> str:
+    keys = [LEAVES[code].key for code in change.leaves]
+    words = [f"computing waits for no {', '.join(key for key in keys if key != _GATHER)}"] if keys != [_GATHER] else []
+    words += ["all-gathers start as early as their link is free"] if _GATHER in keys else []
+    return " and ".join(words) + (f", in group {change.group}" if change.group else "")
 
 
 def _touches_kernels(changes: Sequence[Change]) -> bool:

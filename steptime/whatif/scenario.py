@@ -40,8 +40,8 @@ class Change(msgspec.Struct, frozen=True):
     kind: ``leaf`` (times of `leaves` by `factor`; at 0 their calls wait for nothing), ``ranks`` (`ranks` as fast as
     their peers), ``nobody late`` (every rank at most as slow as its peers), ``even`` (every rank and step as the
     median), ``stages`` (computing evenly spread over the stages), ``apart`` (no stage waits for a message of another),
-    ``hidden`` (nothing on the device waits for communication of `leaves`, in a group called `group` if that is given).
-    leaves: codes.
+    ``hidden`` (nothing on the device waits for communication of `leaves`, gathers are sent ahead; only in a group
+    called `group` if that is given). leaves: codes.
     """
 
     asked: str
@@ -57,7 +57,8 @@ class Place(msgspec.Struct, frozen=True):
 
     Of each step, by row, then step: column int64, its number among all of the job, so that equal steps of two rows are
     in one column; counted bool. chunk int64 [n]: of each node, see `steptime.whatif.chunks`.
-    group int64 [n]: of each node that communicates, an index into `groups`, their names; -1 for all others.
+    Of each node that communicates: group int64 [n], an index into `groups`, their names, -1 for all others; gathers
+    bool [n], whether it is an all-gather.
     """
 
     rank: I64
@@ -67,6 +68,7 @@ class Place(msgspec.Struct, frozen=True):
     chunk: I64
     group: I64
     groups: list[str]
+    gathers: Mask
 
 
 class Scenario(msgspec.Struct, frozen=True):
