@@ -35,6 +35,7 @@ PAIRS = 20
 NO_REMOVAL = {
     "tiny_batch": "another amount of work a step",
     "few_micro_batches": "other kernels, on other shapes",
+    "small_buckets": "other messages, fewer and larger",
 }
 _SMALL_VOCAB = 256
 _COMMUNICATION = tuple(code for code, leaf in enumerate(LEAVES) if leaf.slice == "exposed_comm")
