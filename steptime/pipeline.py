@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steptime.diagnose.findings import diagnose
+from steptime.diagnose.run_reports import read_run_reports
 from steptime.errors import StepTimeError, TraceError, UsageError
 from steptime.model import Input, Report, Tool
 from steptime.model.what_if import WhatIf
@@ -47,6 +48,7 @@ class Options:
     model: ModelAsk = ModelAsk()  # the model and its tokens, for MFU by convention
     rules: tuple[str, ...] = ()  # folders with the user's own rules
     replay: bool = True  # replay the job, so that findings say what fixing them would buy
+    run: tuple[str, ...] = ()  # reports on the whole run, of `steptime goodput`, for the checklist
     draw_every_step: bool = False  # keep the segments of all steps, not of a typical and the slowest one only
     strict: bool = False  # stop at the first bad file instead of going on without it
     jobs: int = 1  # files read at once, each in a process of its own
@@ -108,6 +110,7 @@ def _analyzed(
     """The report with the rows and the alignment that it is made of."""
     options.pricing.check()
     options.model.shape()
+    run = read_run_reports(options.run)
     several = [paths] if isinstance(paths, (str, PathLike)) else paths
     found = discover([fspath(path) for path in several])
     files, refused = _summaries(found.files, options)
@@ -124,7 +127,7 @@ def _analyzed(
     report = _report(counted, assignment, files, notes, options, ranks)
     report = with_ranks(report, ranks)
     report = with_bandwidth(report, counted, ranks.seen, options.pricing.roof(_device(counted)).link_bytes_per_s)
-    return diagnose(report, [Path(folder) for folder in options.rules]), counted, ranks
+    return diagnose(report, [Path(folder) for folder in options.rules], run), counted, ranks
 
 
 def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileSummary], list[str]]:

@@ -101,18 +101,38 @@ def test_the_requests_of_what_if_are_the_table() -> None:
     """Every name in the table is one that what-if takes; its other options are those of analyze, but one."""
     from steptime.whatif.requests import remove, scale
 
-    filled = {"LEAF": "matmul", "SLICE": "host", "KIND": "allgather", "ID": "any", "R[,R...]": "2,11", "F": "0.8"}
+    filled = {
+        "LEAF": "matmul",
+        "SLICE": "host",
+        "KIND": "allgather",
+        "ID": "any",
+        "R[,R...]": "2,11",
+        "REGEX": "gemm",
+        "F": "0.8",
+    }
     said = [text for row in _table("request") for text in re.findall(r"`(?:--(\w+) )?([^`]+)`", row[0])]
     assert len(said) >= 12
     for verb, text in said:
         for word, value in filled.items():
             text = re.sub(rf"\b{re.escape(word)}(?!\w)", value, text)
         (scale if verb == "scale" else remove)(text)
-    assert _flags("what-if") == _flags("analyze") - {"--unprofiled-step-ms", "--replay", "--no-replay"} | {
-        "--remove",
-        "--scale",
-        "--each",
-    }
+    left_out = {"--unprofiled-step-ms", "--replay", "--no-replay", "--run"}
+    assert _flags("what-if") == _flags("analyze") - left_out | {"--remove", "--scale", "--each"}
+
+
+@pytest.mark.parametrize("verb", ["plan", "watch"])
+def test_the_options_of_the_verbs_of_goodput_are_the_tables(verb: str) -> None:
+    group = _command("goodput")
+    assert isinstance(group, click.Group)
+    command = group.get_command(click.Context(group), verb)
+    assert command is not None
+    flags = {flag for option in command.params if isinstance(option, click.Option) for flag in option.opts}
+    shown = {flag for row in _table(f"option of `{verb}`") for flag in re.findall(r"`(-[-\w]+)", row[0])}
+    assert shown == flags - {"-o", "--output", "-q", "--quiet"}
+    lines = re.findall(rf"^steptime goodput {verb} (.*)$", _README.read_text(), flags=re.MULTILINE)
+    assert lines
+    for line in lines:
+        command.make_context(verb, line.split())  # raises on an unknown option or a bad value
 
 
 def test_the_leaves_are_the_table() -> None:

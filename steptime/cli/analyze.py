@@ -30,6 +30,7 @@ from steptime.cli.progress import progress
     default=True,
     help="Replay the job to say what each fix would buy (the default); without, gains are by subtraction.",
 )
+@click.option("--run", metavar="REPORT", multiple=True, help="A report of `steptime goodput`, for the checklist.")
 def command(paths: tuple[str, ...], outputs: tuple[Path, ...], quiet: bool, verbose: bool, **options: Any) -> None:
     """Say where the step time of a training job went.
 

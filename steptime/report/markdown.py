@@ -192,12 +192,16 @@ def _folded(title: str, body: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>" if body else ""
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
     """Plain text: nothing in it formats, links or mentions."""
-    escaped = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    escaped = _SPECIAL.sub(lambda found: f"\\{found[0]}", escaped)
+    return _text(text)
+
+
+def _text(text: str) -> str:
+    plain = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    plain = _SPECIAL.sub(lambda found: f"\\{found[0]}", plain)
     # A mention would notify whoever bears that name; a comment inside it is invisible and breaks it.
-    return escaped.replace("@", "@<!-- -->")
+    return plain.replace("@", "@<!-- -->")
 
 
 def _code(text: str) -> str:

@@ -14,8 +14,9 @@ from steptime.report.colours import leaf_colour, part_colour
 from steptime.report.ladder import REPLAYED, REPLAYED_BOUND
 from steptime.report.ledger import PRODUCTIVE, Row, ledger
 from steptime.report.names import brief
-from steptime.report.page_tables import NAME_WIDTH, Table, causes_table
+from steptime.report.page_tables import NAME_WIDTH, causes_table
 from steptime.report.perfetto import microseconds
+from steptime.report.plain_table import Table
 from steptime.taxonomy import LEAVES, SLICES
 
 #: The four signatures of a timeline, in the order in which the walkthrough asks for them.

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from steptime import model
 from steptime.errors import GraphError
 from steptime.ranks.alignment import Alignment
 from steptime.ranks.counted import Counted, Row
-from steptime.taxonomy import LEAF_CODE
 from steptime.trace.events import I64
 from steptime.whatif.changes import scenario
 from steptime.whatif.chunks import chunks
@@ -25,9 +23,6 @@ from steptime.whatif.step_times import step_lengths
 #: Scenarios replayed at once: more need more memory, and gain nothing. All at once have so many instants at most (each
 #: takes some 40 bytes), and no larger job is replayed.
 AT_ONCE, MOST_INSTANTS = 12, 30_000_000
-
-
-_GATHER = LEAF_CODE["exposed_comm/allgather"]
 
 
 class JobReplay:
@@ -77,8 +72,8 @@ def ready(counted: Counted, alignment: Alignment | None, pipeline: model.Pipelin
     known = [row.timeline.dependencies for row in counted.rows]
     if any(one is None for one in known):
         return "what waited for what is not known of all ranks"
-    if not any(counted.steps):
-        return "no step was counted"
+    if not any(step.dur_ns for _, step in counted.pairs):
+        return "no step that takes time was counted"
     instants = sum(len(one.start_ns) + len(one.host.at_ns) for one in known if one is not None)
     if instants > MOST_INSTANTS:
         return f"the job has {instants} instants, more than the {MOST_INSTANTS} that are replayed: choose fewer --steps"
@@ -103,11 +98,10 @@ def _place(counted: Counted, pipeline: model.Pipeline | None, job: JobGraph) -> 
     return Place(rank, stage, column, np.concatenate(chosen), chunk, *_groups(counted.rows, job))
 
 
-def _groups(rows: Sequence[Row], job: JobGraph) -> tuple[I64, list[str], NDArray[np.bool_]]:
-    """The group of each node that communicates, int64 [n], the groups' names, and which are gathers, bool [n]."""
+def _groups(rows: Sequence[Row], job: JobGraph) -> tuple[I64, list[str]]:
+    """The group of each node that communicates, int64 [n], and the groups' names."""
     names: dict[str, int] = {}
     found = np.full(len(job.nodes.activity), -1, np.int64)
-    gathers = np.zeros(len(found), np.bool_)
     row_of = job.nodes.row[chain_of(job.graph)]
     for at, row in enumerate(rows):
         known, instances = row.timeline.dependencies, row.timeline.instances
@@ -117,5 +111,4 @@ def _groups(rows: Sequence[Row], job: JobGraph) -> tuple[I64, list[str], NDArray
         of_instance = np.append(number[instances.group], -1)
         nodes = np.flatnonzero((row_of == at) & (job.nodes.activity >= 0))
         found[nodes] = of_instance[known.instance[job.nodes.activity[nodes]]]
-        gathers[nodes] = known.leaf[job.nodes.activity[nodes]] == _GATHER
-    return found, list(names), gathers
+    return found, list(names)

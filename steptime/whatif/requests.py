@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,7 +17,7 @@ import msgspec
 from steptime.errors import UsageError
 from steptime.model import Collective, LeafTotal, Report
 from steptime.taxonomy import LEAF_CODE, LEAVES, SLICES
-from steptime.whatif.scenario import APART, EVEN, HIDDEN, LEAF, NOBODY_LATE, RANKS, STAGES, Change
+from steptime.whatif.scenario import APART, EVEN, HIDDEN, KERNEL, LEAF, NOBODY_LATE, RANKS, STAGES, Change
 
 REMOVE, SCALE = "--remove", "--scale"
 
@@ -59,12 +60,14 @@ _NOT_ALONE = {
     "unexplained/events_missing": "it is of the recording, not of the job",
 }
 _STRAGGLER, _HIDE, _ROOF, _LINK_ROOF, _FINDING = "straggler", "hidden", "roof", "link-roof", "finding"
+_KERNEL = "kernel"
 _FORMS = {
     _STRAGGLER: "straggler:rank=R[,R...]",
     _HIDE: "hidden:KIND or hidden:KIND:GROUP, a kind of collective such as allgather",
     _ROOF: "roof:LEAF, a leaf of kernels, or roof:kernels",
     _LINK_ROOF: "link-roof:KIND, a kind of collective such as allreduce",
     _FINDING: "finding:ID, of a finding in the report",
+    _KERNEL: "kernel:REGEX, on the names of kernels",
 }
 _SHORT = Counter(leaf.id for leaf in LEAVES)
 _CODES = {part.id: tuple(c for c, leaf in enumerate(LEAVES) if leaf.slice == part.id) for part in SLICES}
@@ -105,6 +108,8 @@ def remove(text: str) -> Request:
         return Request(text, name, _leaf_in(_KERNELS, of, f"{REMOVE} {text}", _FORMS[name]))
     if name == _FINDING and of:
         return Request(text, name, of)
+    if name == _KERNEL:
+        return Request(text, name, _pattern(of, f"{REMOVE} {text}"))
     raise UsageError(f"{REMOVE} {text}: {_nearest(name, list(_FORMS), _FORMS)}")
 
 
@@ -116,12 +121,13 @@ def scale(text: str) -> Request:
     """
     asked = f"{SCALE} {text}"
     name, equals, number = text.strip().rpartition("=")
-    form = _FORMS.get(text.strip().partition(":")[0])
-    if form is not None:
+    start = text.strip().partition(":")[0]
+    form = _FORMS.get(start)
+    if form is not None and start != _KERNEL:
         raise UsageError(f"{asked}: can only be removed, not scaled: use {REMOVE} {form}")
     if not equals or not name:
         raise UsageError(f"{asked}: needs a factor: {text or 'NAME'}=0.8 makes it take 0.8 times as long")
-    found = _known(name, asked)
+    found = _KERNEL if start == _KERNEL else _known(name, asked)
     if found in _FIXES:
         raise UsageError(f"{asked}: can only be removed, not scaled: use {REMOVE} {name}")
     try:
@@ -130,7 +136,8 @@ def scale(text: str) -> Request:
         factor = math.nan
     if not (math.isfinite(factor) and factor >= 0):
         raise UsageError(f"{asked}: {number!r} is no factor: give a number of 0 or more, such as 0.8")
-    return Request(text, found, factor=factor)
+    of = _pattern(name.partition(":")[2], asked) if found == _KERNEL else ""
+    return Request(text, found, of, factor=factor)
 
 
 def changes_of(request: Request, report: Report) -> list[Change]:
@@ -148,7 +155,7 @@ def changes_of(request: Request, report: Report) -> list[Change]:
     if request.name in LEAF_CODE:
         _told(request, report, request.name)
     codes = tuple(LEAF_CODE[key] for key in keys if key not in _NOT_ALONE)
-    return [Change(request.text, LEAF, codes, request.factor)]
+    return [Change(request.text, LEAF, codes, request.factor, whole=request.factor > 0)]
 
 
 def meaning(request: Request, changes: Sequence[Change], report: Report) -> str:
@@ -163,7 +170,11 @@ def meaning(request: Request, changes: Sequence[Change], report: Report) -> str:
         return _hidden_words(changes[0])
     if request.name == _FINDING:
         return f"the finding's fix: {', '.join(_change_words(change) for change in changes)}"
-    beyond = " beyond useful work" if report.job.productive_ns and _touches_kernels(changes) else ""
+    if request.name == _KERNEL:
+        how = f"take {request.factor:g} times as long" if request.factor else "are gone"
+        return f"kernels called as {request.of} {how}"
+    taken = request.factor == 0 or request.name in (_ROOF, _LINK_ROOF)
+    beyond = " beyond useful work" if report.job.productive_ns and taken and _touches_kernels(changes) else ""
     if request.name in (_ROOF, _LINK_ROOF):
         at = "at the roof" if request.name == _ROOF else "at their links' full rate"
         return f"{at}, time{beyond}: {', '.join(_change_words(change) for change in changes)}"
@@ -267,6 +278,20 @@ def _fix(request: Request, report: Report) -> list[Change]:
     return [Change(request.text, kind)]
 
 
+def _pattern(text: str, asked: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise UsageError(f"{asked}: {text!r} is not a regular expression: {error}") from None
+    if not text:
+        raise UsageError(f"{asked}: give {_FORMS[_KERNEL]}")
+    return text
+
+
+def _kernel(request: Request, report: Report) -> list[Change]:  # noqa: ARG001
+    return [Change(request.text, KERNEL, factor=request.factor, pattern=request.of)]
+
+
 def _straggler(request: Request, report: Report) -> list[Change]:
     there = {rank.rank for rank in report.ranks}
     for rank in request.ranks:
@@ -364,4 +389,5 @@ _BY_REPORT: dict[str, Callable[[Request, Report], list[Change]]] = {
     _ROOF: _roof,
     _LINK_ROOF: _link_roof,
     _FINDING: _finding,
+    _KERNEL: _kernel,
 }

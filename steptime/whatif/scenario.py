@@ -18,8 +18,9 @@ F64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 #: Kinds of changes, see `Change`.
-LEAF, RANKS, NOBODY_LATE, EVEN, STAGES, APART, HIDDEN = (
+LEAF, KERNEL, RANKS, NOBODY_LATE, EVEN, STAGES, APART, HIDDEN = (
     "leaf",
+    "kernel",
     "ranks",
     "nobody late",
     "even",
@@ -37,8 +38,9 @@ COMPUTES = np.append(np.flatnonzero(np.isin(_SLICE_OF, ["kernels", "recompute"])
 class Change(msgspec.Struct, frozen=True):
     """One change. asked: how the user calls it.
 
-    kind: ``leaf`` (times of `leaves` by `factor`; at 0 their calls wait for nothing), ``ranks`` (`ranks` as fast as
-    their peers), ``nobody late`` (every rank at most as slow as its peers), ``even`` (every rank and step as the
+    kind: ``leaf`` (times of `leaves` by `factor`; at 0 their calls wait for nothing; of kernels what is beyond useful
+    work, or with `whole` all), ``kernel`` (what is called as `pattern` says, by `factor`), ``ranks`` (`ranks` as fast
+    as their peers), ``nobody late`` (every rank at most as slow as its peers), ``even`` (every rank and step as the
     median), ``stages`` (computing evenly spread over the stages), ``apart`` (no stage waits for a message of another),
     ``hidden`` (nothing on the device waits for communication of `leaves`, gathers are sent ahead; only in a group
     called `group` if that is given). leaves: codes.
@@ -50,6 +52,8 @@ class Change(msgspec.Struct, frozen=True):
     factor: float = 0.0
     ranks: tuple[int, ...] = ()
     group: str = ""
+    whole: bool = False
+    pattern: str = ""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -57,8 +61,7 @@ class Place(msgspec.Struct, frozen=True):
 
     Of each step, by row, then step: column int64, its number among all of the job, so that equal steps of two rows are
     in one column; counted bool. chunk int64 [n]: of each node, see `steptime.whatif.chunks`.
-    Of each node that communicates: group int64 [n], an index into `groups`, their names, -1 for all others; gathers
-    bool [n], whether it is an all-gather.
+    group int64 [n]: of each node that communicates, an index into `groups`, their names; -1 for all others.
     """
 
     rank: I64
@@ -68,7 +71,6 @@ class Place(msgspec.Struct, frozen=True):
     chunk: I64
     group: I64
     groups: list[str]
-    gathers: Mask
 
 
 class Scenario(msgspec.Struct, frozen=True):

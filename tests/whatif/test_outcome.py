@@ -57,6 +57,10 @@ def two_ranks(folder: Path) -> Path:
         (["straggler:rank=1"], [], 700),
         # Rank 1: 2+100+2 +9+415+10 +10+200+2 = 750, rank 0 comes at 600.
         ([], ["matmul=0.5"], 800),
+        ([], ["kernel:_gemm_=0.5"], 800),
+        # Without the kernels the all-reduce starts 10 after its own launch, which is 10 after theirs: both ranks take
+        # 2+100+2 +9+415+10 +10+10 = 2+130+2 +9+385+10 +10+10 = 558.
+        (["kernel:gemm"], [], 608),
         # Rank 0 is last: 2+130+2 +9+0+10 +10+100+2 = 265; rank 1 comes at 235.
         (["loader", "straggler:rank=1"], [], 315),
         # Nobody pays for the transfer: 50 less.
