@@ -1,4 +1,4 @@
-"""How fast, how big, from the root of the checkout: ``python -m benchmarks.run decode|hta|large|ranks|goodput|all``.
+"""How fast, how big: ``python -m benchmarks.run NAME``, or ``all``, from the root of the checkout.
 
 Every figure is a ratio of two medians taken in the same run by alternating repetitions, so that it does not depend on
 the machine, and is printed beside its limit (DESIGN section 8). Exit code 1 if a limit is missed, 2 if a trace is
@@ -8,6 +8,8 @@ missing. Needs the ``test`` extra. Traces are taken from ``../shared/public_trac
 * ``hta``: against HTA's load and temporal breakdown, in process and as whole processes.
 * ``large``: memory and speed on a plain ``.json`` of ``--gigabytes`` (made from a real trace, see `benchmarks.grow`).
 * ``ranks``: 32 ranks with ``-j 2`` against ``-j 1``, as whole processes.
+* ``what-if``: a simulated job of 64 ranks and three steps: its graph and ten removals against reading its files, both
+  in CPU seconds of one run (issue 5); memory; whole `steptime.analyze` with and without the replay.
 * ``goodput``: 10,000 simulated runs of 54 days at 50 checkpoint intervals, in seconds of one core, and against drawing
   their failures alone.
 """
@@ -15,6 +17,8 @@ missing. Needs the ``test`` extra. Traces are taken from ``../shared/public_trac
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +40,7 @@ HTA_PROCESS_LIMIT = 5.0
 LARGE_MEMORY_LIMIT_GB = 4.0
 LARGE_SPEED_LIMIT = 0.7
 JOBS_LIMIT = 0.6
+REPLAY_LIMIT = 1.0
 GOODPUT_LIMIT_S = 5.0
 
 
@@ -141,6 +146,36 @@ def ranks(settings: Settings) -> Iterator[Figure]:
     yield Figure("-j 2 / -j 1", two / one, limit=JOBS_LIMIT, note=note)
 
 
+def what_if(settings: Settings) -> Iterator[Figure]:
+    """Replay of a simulated job with ten removals against reading its files."""
+    import msgspec
+
+    import steptime
+    from benchmarks.what_if import SCENARIO
+    from steptime.pipeline import Options
+    from steptime.simulate import Scenario, simulate
+
+    with tempfile.TemporaryDirectory(dir=settings.scratch) as folder:
+        truth = simulate(msgspec.toml.decode(SCENARIO.encode(), type=Scenario), folder, 1)
+        arguments = [sys.executable, "-m", "benchmarks.what_if", folder]
+        found = json.loads(subprocess.run(arguments, cwd=REPO, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        spent = found["seconds"]
+        replayed, reading = spent["graph"] + spent["replay"], spent["read"]
+        note = (
+            f"{replayed:.1f} s against {reading:.1f} s of CPU; {truth.world_size} ranks, {found['instants']:,} instants"
+        )
+        yield Figure(
+            f"replay, {found['removals']} removals / reading", replayed / reading, limit=REPLAY_LIMIT, note=note
+        )
+        yield Figure("peak memory", found["peak_bytes"] / 1e9, "GB", limit=LARGE_MEMORY_LIMIT_GB)
+        actions = [partial(steptime.analyze, folder, Options(replay=replay)) for replay in (True, False)]
+        whole, without = alternate(actions, settings.repeat)
+        note = (
+            f"{whole:.1f} s against {without:.1f} s; with what waited for what, findings' gains and the critical path"
+        )
+        yield Figure("analyze with / without replay", whole / without, note=note)
+
+
 def goodput(settings: Settings) -> Iterator[Figure]:
     """The simulation behind ``goodput plan`` on the published job, in processor time."""
     import numpy as np
@@ -167,6 +202,7 @@ BENCHMARKS: dict[str, Callable[[Settings], Iterator[Figure]]] = {
     "hta": hta,
     "large": large,
     "ranks": ranks,
+    "what-if": what_if,
     "goodput": goodput,
 }
 

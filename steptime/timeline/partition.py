@@ -18,7 +18,7 @@ from steptime.timeline.instances import Instances, device_instances
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
 from steptime.timeline.labels import Labels
 from steptime.timeline.ledger import Ledger, LedgerWriter
-from steptime.timeline.links import Activities, Threads
+from steptime.timeline.links import NEVER, Activities, Threads, autograd_nodes
 from steptime.timeline.lost import lost_spans
 from steptime.timeline.op_groups import OpGroups, group_ops
 from steptime.timeline.passes import HostOps, Passes, device_passes
@@ -134,7 +134,7 @@ def _dependencies(device: _Device, launched_in: I64, on_main: NDArray[np.bool_],
         launch=launch,
         call_ns=np.where(work.launched, work.return_ns - work.launch_ns, 0),
         instance=np.where(communicates, np.cumsum(communicates) - 1, -1),
-        also=_run_again(work, labels),
+        also=_run_again(context, work, labels),
         before=before,
         after=after,
         parts=Parts(useful, precision, slowed),
@@ -147,13 +147,18 @@ def _dependencies(device: _Device, launched_in: I64, on_main: NDArray[np.bool_],
     )
 
 
-def _run_again(work: Activities, labels: Work) -> NDArray[np.int16]:
-    """`RECOMPUTE` for what is launched between kernels that run again, else -1; int16 [m]."""
+def _run_again(context: FileContext, work: Activities, labels: Work) -> NDArray[np.int16]:
+    """`RECOMPUTE` for what is launched between kernels that run again, or after the last of them before another node
+    of the backward pass begins, else -1; int16 [m].
+    """
     computes = np.flatnonzero((labels.klass == COMPUTE) & work.launched)
     computes = computes[np.argsort(work.launch_ns[computes], kind="stable")]
     again = np.concatenate([[False], labels.leaf[computes] == RECOMPUTE, [False]])
-    at = np.searchsorted(work.launch_ns[computes], work.launch_ns)
-    inside = work.launched & (labels.klass != COMPUTE) & again[at] & again[at + 1]
+    called = np.concatenate([[NEVER], work.launch_ns[computes]])
+    at = np.searchsorted(called[1:], work.launch_ns)
+    nodes = np.sort(context.table.start_ns[autograd_nodes(context.table)]) - context.shift_ns
+    begun = np.searchsorted(nodes, work.launch_ns) - np.searchsorted(nodes, called[at])
+    inside = work.launched & (labels.klass != COMPUTE) & again[at] & (again[at + 1] | (begun == 0))
     return np.where(inside, np.int16(RECOMPUTE), np.int16(-1))
 
 

@@ -13,7 +13,7 @@ from steptime.taxonomy import LEAF_CODE
 from steptime.trace.events import I64
 from steptime.whatif.job_graph import JobGraph
 from steptime.whatif.peers import even, nobody_late, ranks, stages
-from steptime.whatif.rank_nodes import HELD, PRODUCTIVE, STALL, STREAM, WORK
+from steptime.whatif.rank_nodes import EDGE, HELD, PRODUCTIVE, STALL, STREAM, TRANSFER, WORK
 from steptime.whatif.scenario import (
     APART,
     COMMUNICATES,
@@ -32,7 +32,8 @@ from steptime.whatif.scenario import (
     untouched,
 )
 
-_PRECISION = LEAF_CODE["kernels/precision"]
+_PRECISION, _OPTIMIZER = LEAF_CODE["kernels/precision"], LEAF_CODE["kernels/optimizer"]
+_GATHER = LEAF_CODE["exposed_comm/allgather"]
 
 
 def scenario(job: JobGraph, place: Place, changes: Sequence[Change]) -> Scenario:
@@ -61,6 +62,10 @@ def _by_leaf(job: JobGraph, place: Place, made: Scenario, change: Change) -> Sce
     gone = made.gone
     if change.factor == 0.0:
         gone = gone | ((job.edge_kind == HELD) & np.isin(job.edge_leaf, np.setdiff1d(leaves, COMMUNICATES)))
+        # A collective that would not be waits for nobody.
+        without = np.zeros(len(gone), np.bool_)
+        without[parts.index[(parts.kind == EDGE) & np.isin(parts.also, leaves)]] = True
+        gone |= without & (job.edge_kind == TRANSFER)
     return msgspec.structs.replace(made, factor=factor, gone=gone)
 
 
@@ -103,8 +108,18 @@ def _in_reference_dtype(job: JobGraph, left: float) -> F64:
     return factor
 
 
-def _hidden(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:  # noqa: ARG001
-    waits = np.isin(job.edge_kind, (STREAM, HELD)) & np.isin(job.edge_leaf, np.array(change.leaves))
+def _hidden(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:
+    """Nothing waits for the communication. Gathers are sent ahead instead: what is gathered (parameters) is there from
+    the optimizer on, so they start as soon as their stream is free, and what needs them waits for them as it did.
+    """
+    wanted = np.array([at for at, name in enumerate(place.groups) if not change.group or name == change.group])
+    mine = np.isin(place.group, wanted) if change.group else np.ones(len(place.group), np.bool_)
+    leaves = np.array(change.leaves)
+    source, target = job.graph.source, job.graph.target
+    waits = np.isin(job.edge_kind, (STREAM, HELD)) & np.isin(job.edge_leaf, leaves[leaves != _GATHER]) & mine[source]
+    if _GATHER in change.leaves:
+        ahead = (job.edge_kind == STREAM) & ((job.nodes.leaf == _GATHER) & mine)[target] & (job.edge_leaf != _OPTIMIZER)
+        waits |= ahead
     return msgspec.structs.replace(made, gone=made.gone | waits)
 
 

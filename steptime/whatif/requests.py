@@ -22,6 +22,7 @@ from steptime.whatif.scenario import APART, EVEN, HIDDEN, KERNEL, LEAF, NOBODY_L
 REMOVE, SCALE = "--remove", "--scale"
 
 _COMM, _KERNELS = "exposed_comm", "kernels"
+_GATHER = "exposed_comm/allgather"
 _BUBBLE, _IMBALANCE, _STRAGGLERS, _WAIT = (
     "pipeline_bubble",
     "pipeline_bubble/stage_imbalance",
@@ -62,7 +63,7 @@ _STRAGGLER, _HIDE, _ROOF, _LINK_ROOF, _FINDING = "straggler", "hidden", "roof", 
 _KERNEL = "kernel"
 _FORMS = {
     _STRAGGLER: "straggler:rank=R[,R...]",
-    _HIDE: "hidden:KIND, a kind of collective such as allgather",
+    _HIDE: "hidden:KIND or hidden:KIND:GROUP, a kind of collective such as allgather",
     _ROOF: "roof:LEAF, a leaf of kernels, or roof:kernels",
     _LINK_ROOF: "link-roof:KIND, a kind of collective such as allreduce",
     _FINDING: "finding:ID, of a finding in the report",
@@ -76,7 +77,7 @@ class Request(msgspec.Struct, frozen=True):
     """One ``--remove`` or ``--scale``, its names known to exist.
 
     text: as asked. name: a leaf, a slice or a fix; of what it speaks follows a colon in `text` and stands in `of`
-    (a leaf, a finding's id; ranks in `ranks`). factor: 0 for a removal.
+    (a leaf, a finding's id; ranks in `ranks`; a group in `group`). factor: 0 for a removal.
     """
 
     text: str
@@ -84,6 +85,7 @@ class Request(msgspec.Struct, frozen=True):
     of: str = ""
     ranks: tuple[int, ...] = ()
     factor: float = 0.0
+    group: str = ""
 
 
 def remove(text: str) -> Request:
@@ -97,7 +99,10 @@ def remove(text: str) -> Request:
         return Request(text, _known(name, f"{REMOVE} {text}"))
     if name == _STRAGGLER:
         return Request(text, name, ranks=_ranks(of, f"{REMOVE} {text}"))
-    if name in (_HIDE, _LINK_ROOF):
+    if name == _HIDE:
+        of, _, group = of.partition(":")
+        return Request(text, name, _leaf_in(_COMM, of, f"{REMOVE} {text}", _FORMS[name]), group=group)
+    if name == _LINK_ROOF:
         return Request(text, name, _leaf_in(_COMM, of, f"{REMOVE} {text}", _FORMS[name]))
     if name == _ROOF:
         return Request(text, name, _leaf_in(_KERNELS, of, f"{REMOVE} {text}", _FORMS[name]))
@@ -162,7 +167,7 @@ def meaning(request: Request, changes: Sequence[Change], report: Report) -> str:
         who = f"rank{'s' if several else ''} {', '.join(map(str, request.ranks))}"
         return f"{who} as fast as the median of {'their' if several else 'its'} peers"
     if request.name == _HIDE:
-        return f"computing waits for no {request.of}"
+        return _hidden_words(changes[0])
     if request.name == _FINDING:
         return f"the finding's fix: {', '.join(_change_words(change) for change in changes)}"
     if request.name == _KERNEL:
@@ -183,7 +188,14 @@ def _change_words(change: Change) -> str:
     names = ", ".join(LEAVES[code].key for code in change.leaves)
     if change.kind == LEAF:
         return f"{names} times {change.factor:.3g}" if change.factor else f"{names} gone"
-    return f"computing waits for no {names}" if change.kind == HIDDEN else _MEANINGS[change.kind]
+    return _hidden_words(change) if change.kind == HIDDEN else _MEANINGS[change.kind]
+
+
+def _hidden_words(change: Change) -> str:
+    keys = [LEAVES[code].key for code in change.leaves]
+    words = [f"computing waits for no {', '.join(key for key in keys if key != _GATHER)}"] if keys != [_GATHER] else []
+    words += ["all-gathers start as early as their link is free"] if _GATHER in keys else []
+    return " and ".join(words) + (f", in group {change.group}" if change.group else "")
 
 
 def _touches_kernels(changes: Sequence[Change]) -> bool:
@@ -288,9 +300,13 @@ def _straggler(request: Request, report: Report) -> list[Change]:
     return [Change(request.text, RANKS, ranks=request.ranks)]
 
 
-def _hidden(request: Request, report: Report) -> list[Change]:  # noqa: ARG001
+def _hidden(request: Request, report: Report) -> list[Change]:
     codes = _CODES[_COMM] if request.of == _COMM else (LEAF_CODE[request.of],)
-    return [Change(request.text, HIDDEN, codes)]
+    groups = {row.group for row in report.collectives if row.group}
+    if request.group and request.group not in groups:
+        there = f"there are {', '.join(sorted(groups))}" if groups else "the traces name none"
+        raise UsageError(f"{request.text}: no group is called {request.group}: {there}")
+    return [Change(request.text, HIDDEN, codes, group=request.group)]
 
 
 def _roof(request: Request, report: Report) -> list[Change]:

@@ -42,7 +42,8 @@ class Change(msgspec.Struct, frozen=True):
     work, or with `whole` all), ``kernel`` (what is called as `pattern` says, by `factor`), ``ranks`` (`ranks` as fast
     as their peers), ``nobody late`` (every rank at most as slow as its peers), ``even`` (every rank and step as the
     median), ``stages`` (computing evenly spread over the stages), ``apart`` (no stage waits for a message of another),
-    ``hidden`` (nothing on the device waits for communication of `leaves`). leaves: codes.
+    ``hidden`` (nothing on the device waits for communication of `leaves`, gathers are sent ahead; only in a group
+    called `group` if that is given). leaves: codes.
     """
 
     asked: str
@@ -50,6 +51,7 @@ class Change(msgspec.Struct, frozen=True):
     leaves: tuple[int, ...] = ()
     factor: float = 0.0
     ranks: tuple[int, ...] = ()
+    group: str = ""
     whole: bool = False
     pattern: str = ""
 
@@ -58,13 +60,17 @@ class Place(msgspec.Struct, frozen=True):
     """Where the rows of a job stand: rank, stage int64 [r] (stage 0 without a pipeline).
 
     Of each step, by row, then step: column int64, its number among all of the job, so that equal steps of two rows are
-    in one column; counted bool.
+    in one column; counted bool. chunk int64 [n]: of each node, see `steptime.whatif.chunks`.
+    group int64 [n]: of each node that communicates, an index into `groups`, their names; -1 for all others.
     """
 
     rank: I64
     stage: I64
     column: I64
     counted: Mask
+    chunk: I64
+    group: I64
+    groups: list[str]
 
 
 class Scenario(msgspec.Struct, frozen=True):

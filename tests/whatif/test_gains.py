@@ -61,8 +61,8 @@ def test_the_demo_s_ladder_is_what_mending_its_faults_gives_back(
         assert rung.naive_step_time_ns is not None
         errors.append(rung.step_time_ns / true_ns - 1)
         naive.append(rung.naive_step_time_ns / true_ns - 1)
-    # Seen: +1.6, 0.0 and +6.3 %; by subtraction +4.7, +8.1 and +19.6 %.
-    assert [abs(error) <= limit for error, limit in zip(errors, (0.03, 0.03, 0.07), strict=True)] == [True] * 3
+    # Seen: +1.6, -0.2 and +0.1 %; by subtraction +4.7, +10.0 and +19.6 %.
+    assert [abs(error) <= 0.03 for error in errors] == [True] * 3
     assert all(abs(error) < abs(other) for error, other in zip(errors, naive, strict=True))
 
 

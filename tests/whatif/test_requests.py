@@ -72,6 +72,10 @@ def test_ranks_kinds_and_factors(report: Report) -> None:
     (change,) = changes_of(remove(f"straggler:rank={there[0]},{there[1]}"), report)
     assert (change.kind, change.ranks) == (RANKS, tuple(there))
     assert _leaves(remove("hidden:allgather"), report) == [(HIDDEN, ("exposed_comm/allgather",), 0.0)]
+    (change,) = changes_of(remove("hidden:allgather:dp"), report)
+    assert (change.kind, change.group) == (HIDDEN, "dp")
+    with pytest.raises(UsageError, match="no group is called mesh_tp: there are dp"):
+        changes_of(remove("hidden:allgather:mesh_tp"), report)
     assert _leaves(scale("matmul=0.8"), report) == [(LEAF, ("kernels/matmul",), 0.8)]
     assert _leaves(scale("host/sync=0"), report) == [(LEAF, ("host/sync",), 0.0)]
     assert _leaves(scale("exposed_comm/allreduce=2.5"), report) == [(LEAF, ("exposed_comm/allreduce",), 2.5)]
