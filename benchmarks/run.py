@@ -1,4 +1,4 @@
-"""How fast, how big: ``python -m benchmarks.run decode | hta | large | ranks | all``, from the root of the checkout.
+"""How fast, how big: ``python -m benchmarks.run NAME``, or ``all``, from the root of the checkout.
 
 Every figure is a ratio of two medians taken in the same run by alternating repetitions, so that it does not depend on
 the machine, and is printed beside its limit (DESIGN section 8). Exit code 1 if a limit is missed, 2 if a trace is
@@ -8,13 +8,20 @@ missing. Needs the ``test`` extra. Traces are taken from ``../shared/public_trac
 * ``hta``: against HTA's load and temporal breakdown, in process and as whole processes.
 * ``large``: memory and speed on a plain ``.json`` of ``--gigabytes`` (made from a real trace, see `benchmarks.grow`).
 * ``ranks``: 32 ranks with ``-j 2`` against ``-j 1``, as whole processes.
+* ``what-if``: a simulated job of 64 ranks and three steps: its graph and ten removals against reading its files, both
+  in CPU seconds of one run (issue 5); memory; whole `steptime.analyze` with and without the replay.
+* ``goodput``: 10,000 simulated runs of 54 days at 50 checkpoint intervals, in seconds of one core, and against drawing
+  their failures alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +40,8 @@ HTA_PROCESS_LIMIT = 5.0
 LARGE_MEMORY_LIMIT_GB = 4.0
 LARGE_SPEED_LIMIT = 0.7
 JOBS_LIMIT = 0.6
+REPLAY_LIMIT = 1.0
+GOODPUT_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -137,11 +146,64 @@ def ranks(settings: Settings) -> Iterator[Figure]:
     yield Figure("-j 2 / -j 1", two / one, limit=JOBS_LIMIT, note=note)
 
 
+def what_if(settings: Settings) -> Iterator[Figure]:
+    """Replay of a simulated job with ten removals against reading its files."""
+    import msgspec
+
+    import steptime
+    from benchmarks.what_if import SCENARIO
+    from steptime.pipeline import Options
+    from steptime.simulate import Scenario, simulate
+
+    with tempfile.TemporaryDirectory(dir=settings.scratch) as folder:
+        truth = simulate(msgspec.toml.decode(SCENARIO.encode(), type=Scenario), folder, 1)
+        arguments = [sys.executable, "-m", "benchmarks.what_if", folder]
+        found = json.loads(subprocess.run(arguments, cwd=REPO, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        spent = found["seconds"]
+        replayed, reading = spent["graph"] + spent["replay"], spent["read"]
+        note = (
+            f"{replayed:.1f} s against {reading:.1f} s of CPU; {truth.world_size} ranks, {found['instants']:,} instants"
+        )
+        yield Figure(
+            f"replay, {found['removals']} removals / reading", replayed / reading, limit=REPLAY_LIMIT, note=note
+        )
+        yield Figure("peak memory", found["peak_bytes"] / 1e9, "GB", limit=LARGE_MEMORY_LIMIT_GB)
+        actions = [partial(steptime.analyze, folder, Options(replay=replay)) for replay in (True, False)]
+        whole, without = alternate(actions, settings.repeat)
+        note = (
+            f"{whole:.1f} s against {without:.1f} s; with what waited for what, findings' gains and the critical path"
+        )
+        yield Figure("analyze with / without replay", whole / without, note=note)
+
+
+def goodput(settings: Settings) -> Iterator[Figure]:
+    """The simulation behind ``goodput plan`` on the published job, in processor time."""
+    import numpy as np
+
+    from steptime.goodput.failures import draw
+    from steptime.goodput.simulation import simulate
+    from steptime.model.plan import PlanAsk
+
+    ask = PlanAsk(gpus=16_384, mtbf_gpu_s=50_677 * 3600.0, pause_s=33, restart_s=600, runs=10_000)
+    intervals = np.geomspace(120, 7200, 50).tolist()
+    whole, draws = alternate(
+        [partial(simulate, ask, intervals), lambda: [block.open_s for block in draw(ask)]], settings.repeat
+    )
+    before = time.process_time()
+    simulate(ask, intervals)
+    spent = time.process_time() - before
+    note = f"{spent / (ask.runs * len(intervals)) * 1e6:.2f} µs a run and interval of 419 failures"
+    yield Figure("10,000 runs x 50 intervals, one core", spent, "s", limit=GOODPUT_LIMIT_S, note=note)
+    yield Figure("simulation / drawing its failures", whole / draws, note=f"{whole:.2f} s against {draws:.2f} s")
+
+
 BENCHMARKS: dict[str, Callable[[Settings], Iterator[Figure]]] = {
     "decode": decode,
     "hta": hta,
     "large": large,
     "ranks": ranks,
+    "what-if": what_if,
+    "goodput": goodput,
 }
 
 

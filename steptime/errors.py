@@ -10,6 +10,7 @@ The tree::
     ├── RankError            ranks are doubled, contradictory or unknowable
     ├── ReportError          a report file can't be read
     ├── GraphError           the job's graph can't be replayed: a defect in steptime, never the user's
+    ├── LogError             a log of a run can't be read, or does not hold what is asked
     └── AccountingError      leaves do not add up to the step: a defect in steptime, never the user's
 
 To catch everything steptime raises on purpose: ``except StepTimeError``.
@@ -54,6 +55,10 @@ class ReportError(StepTimeError):
 
 class GraphError(StepTimeError):
     """The graph of a job can't be replayed, or its instants are not those of a replay."""
+
+
+class LogError(StepTimeError):
+    """A log of a run can't be read, or does not hold what is asked of it."""
 
 
 class AccountingError(StepTimeError):

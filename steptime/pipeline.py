@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steptime.diagnose.findings import diagnose
-from steptime.errors import StepTimeError, TraceError
+from steptime.diagnose.run_reports import read_run_reports
+from steptime.errors import StepTimeError, TraceError, UsageError
 from steptime.model import Input, Report, Tool
+from steptime.model.what_if import WhatIf
 from steptime.ranks.bandwidth import with_bandwidth
 from steptime.ranks.counted import Counted, Row, count_steps
 from steptime.ranks.job import Tables, job_facts, job_totals, other_steps, pictures, rank_rows
@@ -31,7 +33,7 @@ from steptime.whatif.job_replay import ready
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["ModelAsk", "Options", "RooflinePricing", "analyze"]
+__all__ = ["ModelAsk", "Options", "RooflinePricing", "analyze", "what_if"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Options:
     model: ModelAsk = ModelAsk()  # the model and its tokens, for MFU by convention
     rules: tuple[str, ...] = ()  # folders with the user's own rules
     replay: bool = True  # replay the job, so that findings say what fixing them would buy
+    run: tuple[str, ...] = ()  # reports on the whole run, of `steptime goodput`, for the checklist
     draw_every_step: bool = False  # keep the segments of all steps, not of a typical and the slowest one only
     strict: bool = False  # stop at the first bad file instead of going on without it
     jobs: int = 1  # files read at once, each in a process of its own
@@ -63,8 +66,51 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     Raises:
         StepTimeError: nothing could be analysed, or, with `strict`, one file could not.
     """
+    report, counted, ranks = _analyzed(paths, options)
+    if not options.replay:
+        return report
+    alignment = ranks.seen[0] if ranks.seen is not None else None
+    return with_replay(report, ready(counted, alignment, ranks.pipeline), counted.rows, alignment)
+
+
+def what_if(
+    paths: Sequence[str | PathLike[str]],
+    removals: Sequence[str],
+    scales: Sequence[str] = (),
+    options: Options = Options(),  # noqa: B008 - frozen
+) -> WhatIf:
+    """Replay a job with some of its times changed.
+
+    Args:
+        paths: files, folders, globs or fsspec URLs.
+        removals: what is taken away: leaves, slices or fixes, as `steptime what-if --remove` takes them.
+        scales: ``NAME=FACTOR``, as ``--scale``; at least one of both.
+        options: see `Options`.
+
+    Raises:
+        StepTimeError: a name that means nothing, or nothing could be analysed or replayed.
+    """
+    from steptime.whatif.outcome import what_if as outcome
+    from steptime.whatif.requests import remove, scale
+
+    requests = [*map(remove, removals), *map(scale, scales)]
+    if not requests:
+        raise UsageError("nothing to change: give --remove NAME or --scale NAME=FACTOR")
+    report, counted, ranks = _analyzed(paths, replace(options, replay=True))
+    alignment = ranks.seen[0] if ranks.seen is not None else None
+    job = ready(counted, alignment, ranks.pipeline)
+    if isinstance(job, str):
+        raise TraceError(f"{fspath(paths[0])}: this job can't be replayed: {job}")
+    return outcome(report, job, (counted.rows, alignment), requests)
+
+
+def _analyzed(
+    paths: Sequence[str | PathLike[str]] | str | PathLike[str], options: Options
+) -> tuple[Report, Counted, Together]:
+    """The report with the rows and the alignment that it is made of."""
     options.pricing.check()
     options.model.shape()
+    run = read_run_reports(options.run)
     several = [paths] if isinstance(paths, (str, PathLike)) else paths
     found = discover([fspath(path) for path in several])
     files, refused = _summaries(found.files, options)
@@ -81,11 +127,7 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     report = _report(counted, assignment, files, notes, options, ranks)
     report = with_ranks(report, ranks)
     report = with_bandwidth(report, counted, ranks.seen, options.pricing.roof(_device(counted)).link_bytes_per_s)
-    report = diagnose(report, [Path(folder) for folder in options.rules])
-    if not options.replay:
-        return report
-    alignment = ranks.seen[0] if ranks.seen is not None else None
-    return with_replay(report, ready(counted, alignment, ranks.pipeline), counted.rows, alignment)
+    return diagnose(report, [Path(folder) for folder in options.rules], run), counted, ranks
 
 
 def _summaries(files: Sequence[TraceFile], options: Options) -> tuple[list[FileSummary], list[str]]:

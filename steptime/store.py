@@ -19,8 +19,11 @@ from pathlib import Path
 
 import msgspec
 
-from steptime.errors import ReportError
-from steptime.model import SCHEMA_VERSION, Diff, Report
+from steptime.errors import AccountingError, ReportError
+from steptime.model import SCHEMA_VERSION, Report
+from steptime.model.goodput import GOODPUT_KIND, GOODPUT_SCHEMA_VERSION, GoodputReport
+from steptime.model.plan import PLAN_KIND, PLAN_SCHEMA_VERSION, Plan
+from steptime.model.watch import WATCH_KIND, WATCH_SCHEMA_VERSION, Watch
 
 _HEAD_BYTES = 1 << 20
 #: First bytes of gzip, zip, zstd: traces are stored so, reports never.
@@ -30,14 +33,15 @@ _REMEDY_TRACE = "run `steptime analyze` on it first, with -o report.json"
 
 
 class _Head(msgspec.Struct):
-    """The two fields that decide whether the rest may be read."""
+    """The fields that decide whether the rest may be read; a report on steps has no kind."""
 
     schema_version: int | None = None
     tool: dict[str, object] | None = None
+    kind: str | None = None
 
 
-def dumps(report: Report | Diff) -> str:
-    """Return the report (or diff) as indented JSON that ends in a newline; `load` gives a report back unchanged.
+def dumps(report: msgspec.Struct) -> str:
+    """Return the report as indented JSON that ends in a newline; `load` gives it back unchanged.
 
     Characters that are no valid Unicode (from file names in another encoding) are written as ``\\udcXX`` text.
     """
@@ -104,6 +108,69 @@ def loads(data: bytes, path: Path | str) -> Report:
     except msgspec.ValidationError as error:
         raise ReportError(f"{path}: not a valid report ({error}): write it again with `steptime analyze -o`") from error
     _check_sums(path, report)
+    return report
+
+
+def is_of_a_run(path: Path | str) -> bool:
+    """Whether a file holds a report that `load_run` reads."""
+    return kind_of(path) in _RUN_KINDS
+
+
+def kind_of(path: Path | str) -> str | None:
+    """What kind of report a file holds (``goodput``, ...); None for a report on steps, or for what is no report."""
+    try:
+        return msgspec.json.decode(_read(path), type=_Head).kind
+    except msgspec.DecodeError:
+        return None
+
+
+#: What `steptime goodput` and its verbs write: by kind, the type and the schema version that this version reads.
+_RUN_KINDS: dict[str, tuple[type[GoodputReport] | type[Plan] | type[Watch], int]] = {
+    GOODPUT_KIND: (GoodputReport, GOODPUT_SCHEMA_VERSION),
+    PLAN_KIND: (Plan, PLAN_SCHEMA_VERSION),
+    WATCH_KIND: (Watch, WATCH_SCHEMA_VERSION),
+}
+
+
+def load_goodput(path: Path | str) -> GoodputReport:
+    """Read a report that `steptime goodput -o` wrote on logs; unknown fields are ignored.
+
+    Raises:
+        ReportError: as `load_run`, or it is a plan or a watch.
+    """
+    report = load_run(path)
+    if not isinstance(report, GoodputReport):
+        raise ReportError(f"{path}: a report of `steptime {report.kind}`: give one of `steptime goodput` on logs")
+    return report
+
+
+def load_run(path: Path | str) -> GoodputReport | Plan | Watch:
+    """Read a report that `steptime goodput`, its plan or its watch wrote with -o; unknown fields are ignored.
+
+    Raises:
+        ReportError: there is no such file, it is no goodput report, its schema version is not one that this version
+            reads, or its parts do not add up.
+    """
+    data = _read(path)
+    remedy = "write it again with `steptime goodput -o`"
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+    except msgspec.DecodeError as error:
+        raise ReportError(f"{path}: not a report of `steptime goodput` ({error}): {remedy}") from error
+    if head.kind not in _RUN_KINDS:
+        raise ReportError(f"{path}: JSON, but not a report of `steptime goodput`: {remedy}")
+    form, version = _RUN_KINDS[head.kind]
+    if head.schema_version != version:
+        raise ReportError(
+            f"{path}: {head.kind} report of schema version {head.schema_version}, this steptime reads version "
+            f"{version}: {remedy}"
+        )
+    try:
+        report = msgspec.json.decode(data, type=form)
+        if isinstance(report, GoodputReport):
+            report.check()
+    except (msgspec.ValidationError, AccountingError) as error:
+        raise ReportError(f"{path}: edited or damaged ({error}): {remedy}") from error
     return report
 
 

@@ -29,9 +29,17 @@ def _between(marker: str) -> str:
     return text.split(begin)[1].split(end)[0]
 
 
-def _sample_block() -> str:
+#: The command behind each marker.
+_SAMPLES = {
+    "sample": "analyze traces/demo_28_mfu",
+    "what-if-sample": "what-if traces/demo_28_mfu --remove straggler:rank=2,11 --remove hidden:allgather "
+    "--remove recompute --each",
+}
+
+
+def _sample_block(marker: str) -> str:
     """The command on the demo with what it prints, as README.md shows it."""
-    words = ["analyze", "traces/demo_28_mfu"]
+    words = _SAMPLES[marker].split()
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
     result = subprocess.run(
         [sys.executable, "-m", "steptime", *words], cwd=_REPO, env=environment, capture_output=True, check=False
@@ -56,9 +64,10 @@ def _flags(name: str) -> set[str]:
     return {flag for option in _command(name).params if isinstance(option, click.Option) for flag in option.opts}
 
 
-def test_the_first_screen_is_what_the_demo_prints() -> None:
-    expected = _sample_block()
-    assert _between("sample") == expected, "run `python tests/test_readme.py` to accept the new output"
+@pytest.mark.parametrize("marker", _SAMPLES)
+def test_the_samples_are_what_the_demo_prints(marker: str) -> None:
+    expected = _sample_block(marker)
+    assert _between(marker) == expected, "run `python tests/test_readme.py` to accept the new output"
 
 
 def test_the_pictures_are_there_and_small() -> None:
@@ -86,6 +95,44 @@ def test_the_options_of_analyze_are_the_table() -> None:
     shown = {flag for row in _table("option") for flag in re.findall(r"`(-[-\w]+)", row[0])}
     assert shown == _flags("analyze")
     assert _flags("show") == {"-o", "--output", "-q", "--quiet"}
+
+
+def test_the_requests_of_what_if_are_the_table() -> None:
+    """Every name in the table is one that what-if takes; its other options are those of analyze, but one."""
+    from steptime.whatif.requests import remove, scale
+
+    filled = {
+        "LEAF": "matmul",
+        "SLICE": "host",
+        "KIND": "allgather",
+        "ID": "any",
+        "R[,R...]": "2,11",
+        "REGEX": "gemm",
+        "F": "0.8",
+    }
+    said = [text for row in _table("request") for text in re.findall(r"`(?:--(\w+) )?([^`]+)`", row[0])]
+    assert len(said) >= 12
+    for verb, text in said:
+        for word, value in filled.items():
+            text = re.sub(rf"\b{re.escape(word)}(?!\w)", value, text)
+        (scale if verb == "scale" else remove)(text)
+    left_out = {"--unprofiled-step-ms", "--replay", "--no-replay", "--run"}
+    assert _flags("what-if") == _flags("analyze") - left_out | {"--remove", "--scale", "--each"}
+
+
+@pytest.mark.parametrize("verb", ["plan", "watch"])
+def test_the_options_of_the_verbs_of_goodput_are_the_tables(verb: str) -> None:
+    group = _command("goodput")
+    assert isinstance(group, click.Group)
+    command = group.get_command(click.Context(group), verb)
+    assert command is not None
+    flags = {flag for option in command.params if isinstance(option, click.Option) for flag in option.opts}
+    shown = {flag for row in _table(f"option of `{verb}`") for flag in re.findall(r"`(-[-\w]+)", row[0])}
+    assert shown == flags - {"-o", "--output", "-q", "--quiet"}
+    lines = re.findall(rf"^steptime goodput {verb} (.*)$", _README.read_text(), flags=re.MULTILINE)
+    assert lines
+    for line in lines:
+        command.make_context(verb, line.split())  # raises on an unknown option or a bad value
 
 
 def test_the_leaves_are_the_table() -> None:
@@ -137,4 +184,5 @@ def test_the_two_commands_are_one_line_each(marker: str) -> None:
 
 
 if __name__ == "__main__":
-    _README.write_text(_README.read_text().replace(_between("sample"), _sample_block()))
+    for name in _SAMPLES:
+        _README.write_text(_README.read_text().replace(_between(name), _sample_block(name)))

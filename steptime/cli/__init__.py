@@ -38,6 +38,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("diff", "steptime.cli.diff", "Say what changed from one run to another."),
     Command("gate", "steptime.cli.gate", "Say whether a job became slower than its baseline, and why."),
     Command("what-if", "steptime.cli.what_if", "Replay a job with some of its times changed."),
+    Command("goodput", "steptime.cli.goodput", "Say how much of the time a run trained, and what stopped it."),
     Command("rules", "steptime.cli.rules", "List the rules behind the findings."),
     Command("crosscheck", "steptime.cli.crosscheck", "Compare the figures of a trace with HTA's."),
     Command("simulate", "steptime.cli.simulate", "Write the traces of a simulated job, and the truth about it."),

@@ -15,7 +15,6 @@ from steptime.errors import UsageError
 
 if TYPE_CHECKING:
     from steptime.model import Diff, Report
-    from steptime.report import Format
 
 _Function = TypeVar("_Function", bound=Callable[..., None])
 
@@ -39,19 +38,26 @@ def output_options(function: _Function) -> _Function:
     return function
 
 
-def check_outputs(outputs: Sequence[Path], inputs: Iterable[str], formats: Mapping[str, Format] | None = None) -> None:
+def check_outputs(outputs: Sequence[Path], inputs: Iterable[str]) -> None:
     """Refuse what could not be written, before any time is spent on the analysis.
-
-    formats: those that there are, None for those of a report.
 
     Raises:
         UsageError: unknown suffix, no such folder, a folder in place of a file, or an input would be overwritten.
     """
-    from steptime.report import FORMATS, format_for
+    from steptime.report import format_for
 
+    check_places(outputs, inputs, format_for)
+
+
+def check_places(outputs: Sequence[Path], inputs: Iterable[str], known: Callable[[Path], object]) -> None:
+    """The same for any kind of report; `known` raises `UsageError` for a suffix that it has no format for.
+
+    Raises:
+        UsageError: see `check_outputs`.
+    """
     read = {Path(path).resolve() for path in inputs}
     for path in outputs:
-        format_for(path, formats or FORMATS)
+        known(path)
         if not path.parent.is_dir():
             raise UsageError(f"{path}: the folder {path.parent} does not exist: create it first")
         if path.is_dir():
@@ -76,28 +82,27 @@ def deliver_diff(diff: Diff, outputs: Sequence[Path], quiet: bool) -> None:
     """The same for a diff."""
     from steptime.report import DIFF_FORMATS, diff_terminal, format_for
 
-    write_whole({path: format_for(path, DIFF_FORMATS).render(diff) for path in outputs})
+    write_texts({path.resolve(): format_for(path, DIFF_FORMATS).render(diff) for path in outputs})
     if not quiet:
-        width, color = _screen()
+        width, color = screen()
         click.echo(diff_terminal.render(diff, width=width, color=color), nl=False)
 
 
 def _summary(report: Report) -> str:
     from steptime.report import terminal
 
-    width, color = _screen()
+    width, color = screen()
     text = terminal.render(report, width=width, color=color)
     return text if text.endswith("\n") else text + "\n"
 
 
-def _screen() -> tuple[int | None, bool]:
+def screen() -> tuple[int | None, bool]:
     """Columns of the terminal, None where there is none, and whether it is to show colours."""
     on_terminal = sys.stdout.isatty()
     return shutil.get_terminal_size().columns if on_terminal else None, on_terminal and not os.environ.get("NO_COLOR")
 
 
 def _write(report: Report, outputs: Sequence[Path]) -> None:
-    """Render everything, then write everything."""
     from msgspec.structs import replace
 
     from steptime.report import format_for
@@ -105,16 +110,15 @@ def _write(report: Report, outputs: Sequence[Path]) -> None:
     # Only the Perfetto file wants every step drawn; elsewhere the typical and the slowest one say enough.
     brief = replace(report, timelines=[drawn for drawn in report.timelines if drawn.why])
     whole = [path for path in outputs if wants_every_step(path)]
-    write_whole({path: format_for(path).render(report if path in whole else brief) for path in outputs})
+    write_texts({path.resolve(): format_for(path).render(report if path in whole else brief) for path in outputs})
 
 
-def write_whole(files: Mapping[Path, str]) -> None:
-    """Write all files beside their places, then rename: a failure leaves no half-written file.
+def write_texts(texts: Mapping[Path, str]) -> None:
+    """Write every text beside its place, then rename: a failure leaves no half-written file.
 
     Raises:
         UsageError: a file can't be written.
     """
-    texts = {path.resolve(): text for path, text in files.items()}
     staged = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in texts}
     try:
         for path, text in texts.items():

@@ -1,4 +1,4 @@
-"""Types of command-line values that click does not have: step ranges, milliseconds, patterns."""
+"""Types of command-line values that click does not have: step ranges, milliseconds, durations, bytes, patterns."""
 
 from __future__ import annotations
 
@@ -39,6 +39,37 @@ class Milliseconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         if ns <= 0:
             self.fail(f"{value!r} is not a time in milliseconds such as 123.4", param, ctx)
         return ns
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A length of time with its unit (``33s``, ``15m``, ``3h``, ``54d``; without one seconds) to int nanoseconds."""
+
+    name = "TIME"
+    _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The value, or click's usage error."""
+        found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|min|m|h|d)?\s*", str(value))
+        ns = int(Decimal(found[1]) * self._SECONDS[found[2] or ""] * 1_000_000_000) if found else 0
+        if ns <= 0:
+            self.fail(f"{value!r} is not a length of time such as 33s, 15m or 3h", param, ctx)
+        return ns
+
+
+class Bytes(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """Bytes with a unit or without (``6.5TB``, ``80GiB``, ``2e12``; of a rate also ``2TB/s``) to float."""
+
+    name = "BYTES"
+    _FACTORS = {"": 1.0, **{f"{prefix}b": 1e3 ** (at + 1) for at, prefix in enumerate("kmgtp")}}
+    _FACTORS |= {f"{prefix}ib": 1024.0 ** (at + 1) for at, prefix in enumerate("kmgtp")} | {"b": 1.0}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The value, or click's usage error."""
+        found = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*([kmgtp]?i?b)?(?:/s)?\s*", str(value), re.IGNORECASE)
+        amount = float(found[1]) * self._FACTORS[(found[2] or "").lower()] if found else 0.0
+        if not 1 <= amount < float("inf"):
+            self.fail(f"{value!r} is not an amount of bytes such as 6.5TB, 80GiB or 2e12", param, ctx)
+        return amount
 
 
 class Pattern(click.ParamType):  # type: ignore[type-arg, unused-ignore]

@@ -1,7 +1,7 @@
 """The ten checks before a number is trusted, in the order and words of "What actually goes wrong at scale?".
 
-Each is passed, failed, or can't be told from these traces, with the numbers that decide. A check of what a trace can't
-hold (a byte inventory, failures) says so.
+Each is passed, failed, or can't be told from these traces, with the numbers that decide. What a trace can't hold (a
+byte inventory, failures) is judged from reports on the whole run, where they are given.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from steptime.diagnose.reading import Reading, Value
-from steptime.diagnose.say import number_text, share_text, time_text
+from steptime.diagnose.run_reports import RunFacts
+from steptime.diagnose.say import number_text, share_text, span_text, time_text
 from steptime.model import ChecklistItem
 
 PASS, FAIL, CANNOT_TELL = "pass", "fail", "cannot tell"
@@ -29,6 +30,9 @@ _FAULTS = (
     ("norms written out", "roof.unfused_norm_share"),
     ("matmul shapes off the tile", "roof.misaligned_share"),
 )
+#: How far the interval between checkpoints may be from the best: at half or twice of it, writing and redoing cost 1.25
+#: times the least, by the first-order formula d/t + t/(2M).
+INTERVAL_FACTOR = 2.0
 #: Reserved over allocated memory above which fragmentation is likely.
 RESERVED_RATIO = 1.3
 
@@ -39,6 +43,7 @@ class _Case:
 
     reading: Reading
     values: Values
+    run: RunFacts = RunFacts()
 
     def known(self, *names: str) -> tuple[list[float], str]:
         """The numbers, or none and the reason why the first unknown one is."""
@@ -56,11 +61,11 @@ class _Case:
         return bool(self.values["quality.stacks"].number) and not self.reading.leaves.get("host/profiler_overhead")
 
 
-def checklist(reading: Reading, values: Values) -> list[ChecklistItem]:
-    """All ten items, in order."""
+def checklist(reading: Reading, values: Values, run: RunFacts = RunFacts()) -> list[ChecklistItem]:  # noqa: B008
+    """All ten items, in order; `run`: what reports on the whole run say."""
     items = []
     for text, judge in ITEMS:
-        status, why = judge(_Case(reading, values))
+        status, why = judge(_Case(reading, values, run))
         items.append(ChecklistItem(item=text, status=status, why=why))
     return items
 
@@ -68,6 +73,12 @@ def checklist(reading: Reading, values: Values) -> list[ChecklistItem]:
 def _fit(case: _Case) -> Verdict:
     numbers, _ = case.known("allocator.reserved_bytes")
     held = f"; the allocator held {number_text(numbers[0], 'bytes')}" if numbers else ""
+    if case.run.fit is not None:
+        verdict, needed, memory = case.run.fit
+        text = f"the fullest rank needs {number_text(needed, 'bytes')} of {number_text(memory, 'bytes')}{held}"
+        if verdict == "tight":
+            return CANNOT_TELL, f"{text}; that leaves no margin for what no formula counts"
+        return (PASS if verdict == "fits" else FAIL), text
     return CANNOT_TELL, f"a trace does not hold the byte inventory of parameters, states and activations{held}"
 
 
@@ -156,12 +167,50 @@ def _precision(case: _Case) -> Verdict:
 
 
 def _failures(case: _Case) -> Verdict:
+    run = case.run
+    if run.mtbf_h is not None or run.failures is not None or run.plan_mtbf_h is not None:
+        return _budgeted(run)
     count = case.values["steps.checkpoints"].number
     seen = f"; {count:.0f} recorded steps hold a checkpoint" if count else "; no checkpoint was recorded"
     return CANNOT_TELL, f"a trace of seconds holds no failure rate and no checkpoint interval{seen}"
 
 
+def _budgeted(run: RunFacts) -> Verdict:
+    """Whether the run saves about as often as its failures ask for."""
+    text = "no failure in the logs"
+    mtbf_h = run.mtbf_h if run.failures is not None else run.plan_mtbf_h
+    if mtbf_h is not None:
+        text = f"the run fails every {span_text(mtbf_h * 3600e9)}"
+        text += f" ({run.failures:,} failures)" if run.failures is not None else " by the plan"
+    text += f", it is not down {share_text(run.eta)} of the time" if run.eta is not None else ""
+    wanted_ns, by, left_out = _wanted(run)
+    if wanted_ns is None or run.interval_ns is None:
+        missing = "how often it saves" if run.interval_ns is None else "how long a checkpoint stops it"
+        wanted = f"; {by} asks for {span_text(wanted_ns)}" if wanted_ns is not None else ""
+        return CANNOT_TELL, f"{text}; {missing} is not known{wanted}{left_out}"
+    text += f"; it saves every {span_text(run.interval_ns)}, {by} asks for {span_text(wanted_ns)}{left_out}"
+    ratio = run.interval_ns / wanted_ns
+    return (PASS if 1 / INTERVAL_FACTOR <= ratio <= INTERVAL_FACTOR else FAIL), text
+
+
+def _wanted(run: RunFacts) -> tuple[float | None, str, str]:
+    """The interval to save at, who asks for it, and why a plan does not; a plan of another job says nothing of this."""
+    if run.plan_ns is None or run.plan_mtbf_h is None:
+        return run.young_ns, "Young's formula", ""
+    if run.mtbf_h is None or 1 / INTERVAL_FACTOR <= run.plan_mtbf_h / run.mtbf_h <= INTERVAL_FACTOR:
+        return run.plan_ns, "the plan", ""
+    planned = span_text(run.plan_mtbf_h * 3600e9)
+    return run.young_ns, "Young's formula", f"; the plan is for a failure every {planned} and left out"
+
+
 def _norms(case: _Case) -> Verdict:
+    run = case.run
+    if run.norm_logged is not None:
+        if not run.norm_logged:
+            return FAIL, "the run's own log holds no gradient norm"
+        lines = f" at {number_text(run.norm_lines, 'count')} steps" if run.norm_lines is not None else ""
+        spikes = "" if run.spikes is None else f"; {number_text(run.spikes, 'count')} spikes in it"
+        return PASS, f"the run logs its gradient norm{lines}{spikes}"
     numbers, why = case.known("norms.per_step")
     if not numbers:
         return CANNOT_TELL, why

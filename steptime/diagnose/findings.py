@@ -17,6 +17,7 @@ from steptime.diagnose.metrics import read_all
 from steptime.diagnose.promises import Promises
 from steptime.diagnose.reading import Part, Reading, Value
 from steptime.diagnose.rules import Rule, builtin_rules, load_rules
+from steptime.diagnose.run_reports import RunFacts
 from steptime.diagnose.say import time_text
 from steptime.model import Evidence, Finding, Report
 
@@ -35,12 +36,13 @@ _INFLATED = ("host/launch_bound", "host/python")
 _NEEDS_ALL_RANKS = ("exposed_comm", "stragglers", "pipeline_bubble")
 
 
-def diagnose(report: Report, rules_dirs: Sequence[Path] = ()) -> Report:
+def diagnose(report: Report, rules_dirs: Sequence[Path] = (), run: RunFacts = RunFacts()) -> Report:  # noqa: B008
     """The report with its findings, the rules that could not be evaluated, and the checklist.
 
     Args:
         report: any report; what it holds of the three is replaced.
         rules_dirs: folders with more rules.
+        run: what reports on the whole run say, for the checklist.
 
     Raises:
         UsageError: a rule or a folder of rules is not usable; see `load_rules`.
@@ -59,7 +61,7 @@ def diagnose(report: Report, rules_dirs: Sequence[Path] = ()) -> Report:
         report,
         findings=_findings(fired, reading, values),
         not_evaluated=gaps,
-        checklist=checklist(reading, values),
+        checklist=checklist(reading, values, run),
     )
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import reduce
 
 from steptime.diagnose.reading import Metric, Part, Reading, Value, unknown
-from steptime.diagnose.say import number_text, plural, share_text
-from steptime.model import Collective, Evidence, Report
+from steptime.diagnose.say import number_text, plural, share_text, time_text
+from steptime.model import Collective, Evidence, Report, SlowGroup
 
 #: No InfiniBand, RoCE or NVLink of a training cluster is slower for large messages; TCP sockets are. The rule
 #: ``slow-transport`` fires below the same.
 PLAIN_NETWORK_BYTES_PER_S = 8e9
 #: Lines of evidence of one finding.
 _MOST = 3
+_WAIT = "stragglers/wait_for_rank"
 _NO_BANDWIDTH = "no bandwidth of a collective could be measured"
 
 
@@ -35,9 +36,11 @@ def _slow_group_share(reading: Reading) -> Value:
     if not _bandwidth_known(reading):
         return unknown(_NO_BANDWIDTH)
     found = [one for one in reading.report.collectives if one.slow_groups]
-    return reading.share(
-        [_part(one, min(sum(group.lost_ns for group in one.slow_groups), one.exposed_ns)) for one in found]
-    )
+    own = [_part(one, min(sum(group.lost_ns for group in one.slow_groups), one.exposed_ns)) for one in found]
+    waits_ns = sum(group.waits_ns for one in found for group in one.slow_groups)
+    whole = reading.leaves.get(_WAIT)
+    most = whole.ns or 0 if whole is not None else 0
+    return reading.share([*own, Part(_WAIT, min(waits_ns, most))])
 
 
 def _part(one: Collective, ns: int) -> Part:
@@ -54,7 +57,7 @@ LINK_METRICS: tuple[Metric, ...] = (
     Metric(
         "collectives.slow_group_share",
         "share",
-        "Exposed transfer that slow groups need beyond the median of their like.",
+        "Exposed transfer that slow groups need beyond the median of their like, and waits of others for it.",
         _slow_group_share,
     ),
 )
@@ -92,7 +95,7 @@ def _slow_groups(report: Report) -> list[Evidence]:
     found.sort(key=lambda pair: -pair[0].ratio)
     texts = [
         f"{_name(one)}: {_ranks(group.ranks)}{_on(group.hosts)} took {number_text(group.ratio, 'ratio')} times as long "
-        f"for equal bytes as {_others(group.compared)} of the same size"
+        f"for equal bytes as {_others(group.compared)} of the same size{_waits(group, report)}"
         for group, one in found[:_MOST]
     ]
     if len(found) > 1:
@@ -105,6 +108,13 @@ def _slow_groups(report: Report) -> list[Evidence]:
         elif len(hosts) == 1:
             texts.append(f"each of the {len(found)} slow groups has members on host {min(hosts)}")
     return [Evidence(text=text) for text in texts]
+
+
+def _waits(group: SlowGroup, report: Report) -> str:
+    if not group.waits_ns or not report.job.rank_steps:
+        return ""
+    each = time_text(group.waits_ns / report.job.rank_steps)
+    return f"; other ranks wait for its members because of it, at most {each} a rank and step on average"
 
 
 def _name(one: Collective) -> str:

@@ -13,6 +13,14 @@ def time_text(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
+def span_text(ns: float) -> str:
+    """A length of a run: ``3.10 h``, ``14.2 min``; shorter ones as `time_text` has them."""
+    for unit, seconds, least in (("days", 86_400, 172_800), ("h", 3_600, 7_200), ("min", 60, 600)):
+        if ns >= least * _SECONDS:
+            return f"{_digits(ns / (seconds * _SECONDS))} {unit}"
+    return time_text(ns)
+
+
 def share_text(share: float) -> str:
     """``32.6 %``; never 0 or 100 unless it is exactly that."""
     if share in (0, 1):

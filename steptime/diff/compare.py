@@ -38,7 +38,7 @@ def diff_reports(a: Report, b: Report, names: tuple[str, str] | None = None) -> 
         after=_side(b, names[1]),
         units_per_ns=common,
         whole=whole,
-        reasons=reasons(whole, stragglers),
+        reasons=reasons(whole, stragglers, common),
         config=config_changes(a, b),
         stragglers=stragglers,
         ops=op_changes(a, b, scale),
@@ -143,10 +143,10 @@ def _notes(a: Report, b: Report, whole: Part) -> list[str]:
     """What makes the split harder to read than it looks."""
     notes = []
     for part in whole.parts:
-        if (part.before_units is None) != (part.after_units is None):
+        if part.change_units and (part.before_units is None or part.after_units is None):
             side = "before" if part.before_units is None else "after"
             notes.append(
-                f"{part.key} can't be told in the report of {side} ({part.why}): its time stands in other parts there, "
+                f"{part.key} can't be told {side} ({part.why}): its time stands in other parts there, "
                 "so that a change of it here is partly a change of name"
             )
     notes += [why] if (why := unlike(a, b)) is not None else []

@@ -44,8 +44,8 @@ def unlike(a: Report, b: Report) -> str | None:
         return None
     side = "before" if covered[0] < covered[1] else "after"
     return (
-        f"calls of ops can't be compared: the report of {side} knows those of {100 * min(covered):.0f} % of its "
-        f"kernels' time only, the other of {100 * max(covered):.0f} % (no shapes recorded, or launched by CUDA graphs)"
+        f"calls of ops can't be compared: {side}, those known are {100 * min(covered):.0f} % of the kernels' time, in "
+        f"the other report {100 * max(covered):.0f} % (no shapes recorded, or launched by CUDA graphs)"
     )
 
 

@@ -9,6 +9,8 @@ from steptime.model.diff import APPEARED, BOTH, VANISHED, Part, Reason, Straggle
 
 #: Parts are named until they make this share of the change, at most `_MOST` of them.
 _ENOUGH, _MOST = 0.8, 3
+#: What works against the change is named too where the parts named make more than this share of it.
+_TOO_MUCH = 1.2
 #: A part below this share of the change is not named.
 _LEAST = 0.05
 #: What a sentence names of a leaf makes at least this share of the leaf's change.
@@ -18,13 +20,13 @@ _NONE = 0.005
 _BUBBLE, _STRAGGLERS = "pipeline_bubble", "stragglers"
 
 
-def reasons(whole: Part, stragglers: Sequence[StragglerChange]) -> list[Reason]:
-    """The parts that make most of the change of the step, largest first."""
+def reasons(whole: Part, stragglers: Sequence[StragglerChange], units_per_ns: int) -> list[Reason]:
+    """The parts that make most of the change of the step, largest first, in units of ``1 / units_per_ns`` ns."""
     total = whole.change_units
     parts = sorted(_candidates(whole), key=lambda one: (-abs(one.change_units), one.key))
     if abs(total) <= _NONE * max(whole.before_units or 0, whole.after_units or 0):
         named = [one for one in parts if one.change_units][:_MOST]
-        return [_reason(one, stragglers) for one in named]
+        return [_reason(one, stragglers, units_per_ns) for one in named]
     named, made = [], 0
     for part in parts:
         if part.change_units * total <= 0 or abs(part.change_units) < _LEAST * abs(total):
@@ -34,10 +36,9 @@ def reasons(whole: Part, stragglers: Sequence[StragglerChange]) -> list[Reason]:
         if len(named) == _MOST or abs(made) >= _ENOUGH * abs(total):
             break
     against = [one for one in parts if one.change_units * total < 0]
-    # What works against the change is said where the parts named would otherwise seem to make more than all of it.
-    if against and abs(made) > abs(total) * (1 + _ENOUGH / 2):
+    if against and abs(made) > _TOO_MUCH * abs(total):
         named.append(against[0])
-    return [_reason(one, stragglers) for one in named]
+    return [_reason(one, stragglers, units_per_ns) for one in named]
 
 
 def _candidates(whole: Part) -> list[Part]:
@@ -50,19 +51,21 @@ def _candidates(whole: Part) -> list[Part]:
     return found
 
 
-def _reason(part: Part, stragglers: Sequence[StragglerChange]) -> Reason:
-    item = next((one for one in part.parts if one.what != "other"), None) if part.what == "leaf" else None
+def _reason(part: Part, stragglers: Sequence[StragglerChange], units_per_ns: int) -> Reason:
+    item = next((one for one in part.parts if one.what != "other"), None)
     if item is not None and item.change_units * part.change_units < _HALF * part.change_units**2:
         item = None
-    blamed = _blamed(part, stragglers) if part.key.partition("/")[0] == _STRAGGLERS else None
+    blamed = (
+        _blamed(part.change_units / units_per_ns, stragglers) if part.key.partition("/")[0] == _STRAGGLERS else None
+    )
     return Reason(key=part.key, change_units=part.change_units, item=item, rank=part.rank, straggler=blamed)
 
 
-def _blamed(part: Part, stragglers: Sequence[StragglerChange]) -> Straggler | None:
-    """The verdict whose cost changed most in the direction of the waits."""
+def _blamed(waits_ns: float, stragglers: Sequence[StragglerChange]) -> Straggler | None:
+    """The verdict whose cost changed most in the direction of the waits, if that is at least half of their change."""
     for one in stragglers:
-        if one.change_ns * part.change_units > 0:
-            return one.after if part.change_units > 0 else one.before
+        if one.change_ns * waits_ns >= _HALF * waits_ns**2 > 0:
+            return one.after if waits_ns > 0 else one.before
     return None
 
 

@@ -100,8 +100,9 @@ class StragglerChange(msgspec.Struct, frozen=True, kw_only=True):
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """One of the parts that make most of the change: for the first sentence.
 
-    key: a leaf, or ``productive``, or a slice where its leaves only say where in the schedule. item: the part of the
-    leaf that makes at least half of its change, if there is one. straggler: the verdict about whom was waited for.
+    key: a leaf, or ``productive``, or a slice where its leaves only say where in the schedule. item: what is in it and
+    makes at least half of its change, if there is such a part. straggler: the verdict that explains at least half of
+    the waits.
     """
 
     key: str

@@ -20,8 +20,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A rule that fired: its cost over the counted steps, what fixing it could give, and what to do.
 
     confidence: ``high``, ``medium`` or ``low``. gain: ``replayed`` if a replay of the job computed what is left when it
-    is fixed, else ``upper bound``: what subtraction leaves, as the naive figures always do. promised: which leaves'
-    time it counts on, ns over the counted steps; no time is promised twice.
+    is fixed, ``replayed bound`` if no fix reaches all that was replayed (a pipeline without any bubble), else ``upper
+    bound``: what subtraction leaves, as the naive figures always do. promised: which leaves' time it counts on, ns over
+    the counted steps; no time is promised twice.
     """
 
     id: str

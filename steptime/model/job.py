@@ -128,7 +128,7 @@ class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     ranks: its members; hosts: where they are, empty if not recorded. ratio: its transfer time over the median of the
     `compared` other groups of the same size and spread over hosts; lost_ns: what of its members' exposed time that
-    makes, over the counted steps.
+    makes, over the counted steps; waits_ns: what other ranks waited for its members because of it, at most.
     """
 
     ranks: list[int]
@@ -136,6 +136,7 @@ class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float
     compared: int
     lost_ns: int
+    waits_ns: int = 0
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from steptime.model import Collective, Report
 from steptime.ranks.alignment import NOBODY, Alignment
 from steptime.ranks.counted import Counted, Row
-from steptime.ranks.slow_groups import Transfers, slow_groups
+from steptime.ranks.slow_groups import Transfers, Waited, slow_groups, with_waits
 from steptime.ranks.waits import Waits, exposed_between
 from steptime.taxonomy import LEAF_CODE, LEAVES
 from steptime.trace.events import I64
@@ -81,7 +81,9 @@ def with_bandwidth(
     alignment, waits = seen
     transfers, labels = _transfers(counted, alignment)
     slow = slow_groups(transfers, alignment.collectives.matches, counted.rows)
-    wait_ns = _moved(counted, waits, transfers)
+    moved = _moved(counted, waits)
+    wait_ns = _by_label(moved, transfers)
+    found = with_waits(slow.groups, counted.rows, Waited(moved.row, moved.origin, moved.ns))
     if len({row.timeline.name for row in counted.rows}) > 1:
         link_bytes_per_s = None
     code_of = {label: code for code, label in enumerate(labels)}
@@ -91,7 +93,7 @@ def with_bandwidth(
         mine = transfers.counted & (transfers.label == code)
         known = _measured(one, transfers, mine, link_bytes_per_s)
         collectives.append(
-            msgspec.structs.replace(known, wait_ns=wait_ns.get(code, 0), slow_groups=slow.groups.get(code, []))
+            msgspec.structs.replace(known, wait_ns=wait_ns.get(code, 0), slow_groups=found.get(code, []))
         )
     facts: dict[str, float | None] = {}
     large = [one.large_bus_bytes_per_s for one in collectives if one.large_bus_bytes_per_s is not None]
@@ -208,17 +210,20 @@ def _measured(one: Collective, transfers: Transfers, mine: Mask, link_bytes_per_
     )
 
 
-def _moved(counted: Counted, waits: Waits, transfers: Transfers) -> dict[int, int]:
-    """Exposed waits of the counted steps that stand in the rows of late ranks, by label."""
+def _moved(counted: Counted, waits: Waits) -> Waits:
+    """Exposed waits of the counted steps that stand in the rows of late ranks."""
     moved = waits.take(waits.sure & ~waits.skew & (waits.origin != NOBODY))
     widest = max((len(row.timeline.steps) for row in counted.rows), default=0)
     chosen = np.zeros((len(counted.rows), widest + 1), np.bool_)
     for at, steps in enumerate(counted.steps):
         chosen[at, steps] = True
-    inside = chosen[moved.row, moved.step]
-    labels, which = np.unique(transfers.label[moved.match[inside]], return_inverse=True)
+    return moved.take(chosen[moved.row, moved.step])
+
+
+def _by_label(moved: Waits, transfers: Transfers) -> dict[int, int]:
+    labels, which = np.unique(transfers.label[moved.match], return_inverse=True)
     sums = np.zeros(len(labels), np.int64)
-    np.add.at(sums, which.ravel(), moved.ns[inside])
+    np.add.at(sums, which.ravel(), moved.ns)
     return dict(zip(labels.tolist(), sums.tolist(), strict=True))
 
 

@@ -57,6 +57,14 @@ class Transfers(msgspec.Struct, frozen=True):
         return result
 
 
+class Waited(msgspec.Struct, frozen=True):
+    """Waits for late ranks in counted steps: who and whom (row indices) and for how long, int64 [w] each."""
+
+    row: I64
+    whom: I64
+    ns: I64
+
+
 class Comparison(msgspec.Struct, frozen=True):
     """ratio: of the slowest group, 1 if none is slower beyond doubt, None if there are no two to compare.
 
@@ -103,6 +111,27 @@ def slow_groups(transfers: Transfers, matches: Matches, rows: Sequence[Row]) -> 
     for groups in found.values():
         groups.sort(key=lambda one: (-one.ratio, one.ranks))
     return Comparison(worst, found)
+
+
+def with_waits(found: dict[int, list[SlowGroup]], rows: Sequence[Row], waited: Waited) -> dict[int, list[SlowGroup]]:
+    """The groups with what the ranks outside waited for their members because of them.
+
+    As quick as its like, a group would have had each member ready for others earlier by what that member lost in it: so
+    much of each outside rank's waits for members is due to it at most. No wait is due to two groups.
+    """
+    ranks = np.array([row.rank for row in rows], np.int64)
+    left = waited.ns.copy()
+    result: dict[int, list[SlowGroup]] = {}
+    for label, groups in found.items():
+        for group in groups:
+            inside = np.isin(ranks, group.ranks)
+            mine = inside[waited.whom] & ~inside[waited.row]
+            sums = np.bincount(waited.row[mine], left[mine], len(rows))
+            due = np.minimum(sums, group.lost_ns / len(group.ranks))
+            part = due / np.maximum(sums, 1.0)
+            left[mine] -= np.rint(left[mine] * part[waited.row[mine]]).astype(np.int64)
+            result.setdefault(label, []).append(msgspec.structs.replace(group, waits_ns=int(due.sum())))
+    return result
 
 
 @dataclass(slots=True)

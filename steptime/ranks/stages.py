@@ -87,7 +87,7 @@ def read_messages(rows: Sequence[Row], alignment: Alignment) -> Messages:
     """Tell pipelines from rings; messages that are neither are in none of them."""
     _, at = job_steps(rows, alignment)
     column = column_of(rows, at)
-    kept = [_kept(row.timeline.passes) for row in rows]
+    kept = [kept_passes(row.timeline.passes) for row in rows]
     ring = np.zeros(alignment.collectives.matches.count, np.bool_)
     found = _mail(rows, alignment, column, kept)
     if found is None:
@@ -104,7 +104,7 @@ def read_messages(rows: Sequence[Row], alignment: Alignment) -> Messages:
     return Messages(stages, lanes, ring)
 
 
-def _kept(passes: Passes | None) -> Mask:
+def kept_passes(passes: Passes | None) -> Mask:
     """Which passes belong to micro-batches, bool [n]."""
     if passes is None:
         return np.empty(0, np.bool_)

@@ -14,18 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.model import Straggler
+from steptime.ranks.accused import STRAGGLER, Case, cause_of, explained, ranks_of, straggler
 from steptime.ranks.alignment import Alignment
 from steptime.ranks.blame import Blame, blame_hosts, blame_ranks, column_of
-from steptime.ranks.causes import KEPT, NOT_RECORDED, UNKNOWN, Cause, Leaves, explain, leaf_table
+from steptime.ranks.causes import CRITICAL, DEGREES, KEPT, LINK, UNKNOWN, Cause, leaf_table
 from steptime.ranks.counted import Row, ranks_missing
-from steptime.ranks.moves import Moved
+from steptime.ranks.moves import Moved, plain_moves
+from steptime.ranks.single_steps import EVENT_SHARE, events, everybody
 from steptime.ranks.waits import Waits, find_waits
 from steptime.taxonomy import LEAF_CODE
 from steptime.trace.events import I64
 
 F64 = NDArray[np.float64]
 
-STRAGGLER, JITTER, ONCE, UNCLEAR = "straggler", "jitter", "once", "unclear"
 
 #: A lead below this share of the step is not worth a name, however regular; with n steps also none below
 #: FEW_STEPS / n^2: one rank may have an outlier in both of two steps.
@@ -33,23 +34,20 @@ LEAST_LEAD, FEW_STEPS = 0.005, 0.15
 #: Variation of the lead that is expected before any is seen, as a share of the step, and the steps' worth of belief in
 #: it: with two or three steps the seen variation alone may be small by chance.
 EXPECTED_VARIATION, LEAST_BELIEF, MOST_BELIEF = 0.002, 2, 8
-#: Student's t for p = 5e-5 (one side) by degrees of freedom: 200 clean jobs of many ranks accuse nobody.
-_DEGREES = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, 1000)
-_CRITICAL = (100.0, 28.0, 15.5, 11.2, 9.1, 7.1, 6.2, 5.2, 4.8, 4.4, 4.1, 3.9)
 #: Share of steps in which a straggler must lead.
 LEADING_STEPS = 0.7
 #: From this many steps on, a lead further than this many spreads from the usual counts as that far only: one pause of
 #: another rank does not clear a straggler, one pause of its own does not make one.
 CLIP_STEPS, CLIP_SPREADS = 5, 5.0
-#: A step in which one rank costs the others this share of it, and this many times what the next one usually does, is
-#: an event.
-EVENT_SHARE, EVENT_TIMES = 0.05, 4.0
 #: Bursts of one host cause: at least this share of the step; and who else had that cause may have this share of it.
 BURST_SHARE, BURST_OTHERS = 0.03, 0.25
 #: Share of a burst that the others must have waited for it.
 BURST_WAITED = 0.3
 #: Bursts on one rank of R by chance: 1 / R^(n-1) for n bursts; named below this.
 BURST_CHANCE = 1 / 8
+#: Late in n steps of R ranks by chance, 1 / R^(n-1): below this a rank is late in every step for a reason of its own,
+#: though pauses of others cost more in single steps.
+STEADY_CHANCE = 1 / 32
 #: Beside a larger one, less than this part of it is not told from what that one does to the others.
 LEAST_OF_LARGEST = 0.1
 #: At most this many stragglers are looked for.
@@ -59,24 +57,19 @@ MOST = 4
 SPECIFIC = ("data_loader", "checkpoint", "gc", "allocator", "compile", "sync")
 
 
-class _Case(msgspec.Struct, frozen=True):
-    """What all tests look at: the job, who cost what, and the columns of the steps that may be judged."""
-
-    rows: Sequence[Row]
-    blame: Blame
-    leaves: Leaves
-    columns: list[int]
-
-
 #: Fewer steps can't tell a straggler from a rank that was late once.
 LEAST_STEPS = 2
 
 
 class Pipes(msgspec.Struct, frozen=True):
-    """What a pipeline adds: stage int64 [r], -1 for none; messages: waits in them that a slow row explains."""
+    """What a pipeline adds: stage int64 [r], -1 for none; messages: waits in them that a slow row explains.
+
+    moves: all waits that got a leaf of their own.
+    """
 
     stage: I64
     messages: Moved
+    moves: Moved
 
 
 def verdicts(
@@ -96,7 +89,7 @@ def verdicts(
     if len(columns) < LEAST_STEPS or not blame.dur_ns:
         return []
     stage = pipes.stage if pipes is not None else None
-    case = _Case(rows, blame, leaf_table(rows, blame.at, found, alignment.collectives.matches, stage), columns)
+    case = Case(rows, blame, leaf_table(rows, blame.at, found, alignment.collectives.matches, stage), columns)
     claims = _persistent(case)
     if not claims:
         claims, hit = _bursts(case)
@@ -106,15 +99,19 @@ def verdicts(
             bursting = claims[0].ranks
             steady = _persistent(msgspec.structs.replace(case, columns=quiet))
             claims += [claim for claim in steady if claim.ranks != bursting]
+    if not claims and (steady := _steady(case)):
+        return steady + events(_beyond(case, steady))
     # Between the stages of a pipeline a host that ends its step last is how the schedule drains, nobody's fault.
     staged = bool(alignment.collectives.matches.pair.any()) or bool(case.leaves.unpaired.any())
     hosts = blame_hosts(rows, alignment, found) if not claims and not staged else None
     if hosts is not None:
         claims = _persistent(msgspec.structs.replace(case, blame=hosts))
     accused = {rank for claim in claims for rank in claim.ranks}
-    events = _events(case)
+    single = events(case)
+    if not claims and (common := everybody(case, plain_moves(found) if pipes is None else pipes.moves)):
+        return [*single, *(one for one in common if one.cause not in {event.cause for event in single})]
     # With a straggler among them, single steps are its doing first: the next one's share is not separable.
-    return claims if any(accused & set(event.ranks) for event in events) else claims + events
+    return claims if any(accused & set(event.ranks) for event in single) else claims + single
 
 
 def _judged(rows: Sequence[Row], alignment: Alignment, waits: Waits, blame: Blame) -> list[int]:
@@ -151,7 +148,7 @@ def why_unjudged(rows: Sequence[Row], world_size: int | None) -> str | None:
     return None
 
 
-def _persistent(case: _Case) -> list[Straggler]:
+def _persistent(case: Case) -> list[Straggler]:
     """Origins whose lead holds through the steps, one after the other."""
     share = case.blame.lost[:, case.columns] / case.blame.dur_ns
     claims: list[Straggler] = []
@@ -163,7 +160,7 @@ def _persistent(case: _Case) -> list[Straggler]:
             break
         origin = left.pop(at)
         columns = [column for column, leads in zip(case.columns, leading, strict=True) if leads]
-        cause = _cause(case, origin, columns)
+        cause = cause_of(case, origin, columns)
         # All hosts do the same: who runs behind the others since some earlier step stays behind, by chance.
         if cause.shared:
             continue
@@ -171,20 +168,23 @@ def _persistent(case: _Case) -> list[Straggler]:
         if cause.leaf is None and case.blame.origins[origin] and origin in passing_on:
             continue
         passing_on |= set(case.blame.links[origin])
-        claims.append(_straggler(case, origin, columns, STRAGGLER, cause))
+        claims.append(straggler(case, origin, columns, STRAGGLER, cause))
     most = max((claim.share for claim in claims), default=0.0)
     claims = [claim for claim in claims if claim.share >= LEAST_OF_LARGEST * most]
+    # A slow link makes both of its ends late: the one without a reason of its own is the other end.
+    if any(claim.cause == LINK for claim in claims):
+        claims = [claim for claim in claims if claim.cause != UNKNOWN]
     # A rank without a file may itself have been kept by the one that is named.
     recorded = [claim for claim in claims if claim.recorded]
     return recorded or claims
 
 
-def _kept_by_messages(case: _Case, origin: int) -> bool:
+def _kept_by_messages(case: Case, origin: int) -> bool:
     """Whether the origin was late because of messages that could not be followed to their other end."""
     blame, rows = case.blame, list(case.blame.origins[origin])
     if not rows or not case.leaves.unpaired[rows].any() or not blame.lost[origin, case.columns].any():
         return False
-    return _explained(case, origin, case.columns).what == KEPT
+    return explained(case, origin, case.columns).what == KEPT
 
 
 def _leader(share: F64) -> tuple[int, list[bool]]:
@@ -202,7 +202,7 @@ def _leader(share: F64) -> tuple[int, list[bool]]:
     variance = (belief * expected + (count - 1) * seen) / degrees
     mean = float(clipped.mean())
     t = mean / np.sqrt(variance / count)
-    critical = float(np.interp(degrees, _DEGREES, _CRITICAL))
+    critical = float(np.interp(degrees, DEGREES, CRITICAL))
     leading = lead > 0
     if mean < max(LEAST_LEAD, FEW_STEPS / count**2) or t < critical or leading.mean() < LEADING_STEPS:
         return -1, []
@@ -217,7 +217,7 @@ def _clipped(lead: F64) -> F64:
     return np.clip(lead, middle - reach, middle + reach)
 
 
-def _bursts(case: _Case) -> tuple[list[Straggler], list[int]]:
+def _bursts(case: Case) -> tuple[list[Straggler], list[int]]:
     """A rank on which one host cause strikes now and then, and only there, so that others wait; and the columns."""
     blame, columns = case.blame, case.columns
     lost = blame.lost[:, columns]
@@ -232,90 +232,38 @@ def _bursts(case: _Case) -> tuple[list[Straggler], list[int]]:
         alone = float(np.delete(total, top).max(initial=0.0)) <= BURST_OTHERS * float(total[top])
         if times >= 2 and alone and rows ** float(1 - times) <= BURST_CHANCE:
             hit = [column for column, struck in zip(columns, burst[top].tolist(), strict=True) if struck]
-            cause = Cause(leaf, f"host/{leaf}", float(excess[top][burst[top]].mean()))
-            return [_straggler(case, top, hit, STRAGGLER, cause)], hit
+            found = cause_of(case, top, hit)
+            if found.shared and found.what == leaf:
+                continue
+            also = found.also if found.what == leaf else ()
+            cause = Cause(leaf, f"host/{leaf}", float(excess[top][burst[top]].mean()), also=also)
+            return [straggler(case, top, hit, STRAGGLER, cause)], hit
     return [], []
 
 
-def _events(case: _Case) -> list[Straggler]:
-    """Single steps in which somebody held up the others."""
-    blame = case.blame
-    share = blame.lost[:, case.columns] / blame.dur_ns
-    top, worst = share.argmax(axis=0), share.max(axis=0)
-    usual = float(np.median(np.sort(share, axis=0)[-2])) if len(share) > 1 else 0.0
-    hit = np.flatnonzero(worst > max(EVENT_SHARE, EVENT_TIMES * usual))
-    if not len(hit):
+def _steady(case: Case) -> list[Straggler]:
+    """A rank that is late in every step, where others cost more in single ones: with their pauses left out it leads."""
+    share = case.blame.lost[:, case.columns] / case.blame.dur_ns
+    least = share.min(axis=1, keepdims=True)
+    paused = share > least + np.maximum(EVENT_SHARE, least)
+    top, _ = _leader(np.where(paused, least, share))
+    if top < 0 or not paused.any() or not case.blame.origins[top] or least[top, 0] < EVENT_SHARE:
         return []
-    columns = [case.columns[at] for at in hit.tolist()]
-    who = top[hit].tolist()
-    found = [_cause(case, one, [at]) for one, at in zip(who, columns, strict=True)]
-    # Events of different causes have nothing to do with each other.
-    alike: dict[str, list[int]] = {}
-    for at, cause in enumerate(found):
-        alike.setdefault(cause.what, []).append(at)
-    verdicts = [
-        _event(case, [found[at] for at in mine], [(who[at], columns[at]) for at in mine]) for mine in alike.values()
-    ]
-    return sorted(verdicts, key=lambda one: (-one.lost_ns, one.steps))
+    if len(case.rows) ** float(1 - share.shape[1]) > STEADY_CHANCE:
+        return []
+    calm = [column for column, pause in zip(case.columns, paused[top].tolist(), strict=True) if not pause]
+    cause = cause_of(case, top, calm)
+    # What is hidden among pauses takes a reason to be believed.
+    if cause.shared or cause.what == UNKNOWN:
+        return []
+    return [straggler(case, top, calm, STRAGGLER, cause)]
 
 
-def _event(case: _Case, causes: list[Cause], hits: list[tuple[int, int]]) -> Straggler:
-    """Events of one cause. hits: origin and column of each."""
-    blame, cause = case.blame, causes[0]
-    who, columns = [one for one, _ in hits], [column for _, column in hits]
-    shared = all(one.shared for one in causes)
-    if len(set(who)) == 1 and not shared:
-        return _straggler(case, who[0], columns, ONCE if len(hits) == 1 else UNCLEAR, cause)
-    lost = float(blame.lost[who, columns].sum())
-    return Straggler(
-        kind=JITTER,
-        rank=None,
-        ranks=sorted(
-            {row.rank for row in case.rows} if shared else {rank for one in who for rank in _ranks(case, one)}
-        ),
-        host=None,
-        cause=cause.what,
-        leaf=cause.leaf,
-        steps=[blame.numbers[at][1] for at in columns],
-        lost_ns=round(lost),
-        share=lost / (blame.dur_ns * len(columns)),
-    )
-
-
-def _cause(case: _Case, origin: int, columns: list[int]) -> Cause:
-    if not case.blame.origins[origin]:
-        return Cause(NOT_RECORDED, None, 0.0)
-    cause = _explained(case, origin, columns)
-    return cause if cause.what != KEPT else Cause(UNKNOWN, None, cause.ns)
-
-
-def _explained(case: _Case, origin: int, columns: list[int]) -> Cause:
-    blame = case.blame
-    lost_ns = float(blame.lost[origin, columns].mean()) if columns else 0.0
-    return explain(case.rows, case.leaves, blame.at, blame.origins[origin], columns, lost_ns)
-
-
-def _ranks(case: _Case, origin: int) -> tuple[int, ...]:
-    members = case.blame.origins[origin]
-    return tuple(case.rows[row].rank for row in members) or (case.blame.missing[origin],)
-
-
-def _straggler(case: _Case, origin: int, columns: list[int], kind: str, cause: Cause) -> Straggler:
-    blame = case.blame
-    lost = float(blame.lost[origin, columns].sum())
-    ranks = _ranks(case, origin)
-    hosts = {case.rows[row].file.meta.host for row in blame.origins[origin]}
-    return Straggler(
-        kind=kind,
-        rank=ranks[0] if len(ranks) == 1 else None,
-        ranks=list(ranks),
-        host=hosts.pop() if len(hosts) == 1 else None,
-        cause=cause.what,
-        leaf=cause.leaf,
-        steps=[blame.numbers[at][1] for at in columns],
-        lost_ns=round(lost),
-        share=lost / (blame.dur_ns * len(columns)) if columns else 0.0,
-        through=[case.rows[row].rank for row in blame.links[origin]],
-        recorded=bool(blame.origins[origin]),
-        also=list(cause.also),
-    )
+def _beyond(case: Case, claims: Sequence[Straggler]) -> Case:
+    """The case with what the ranks named cost in every step taken off, so that what is beyond it can be looked at."""
+    named = {rank for claim in claims for rank in claim.ranks}
+    lost = case.blame.lost.copy()
+    for origin in range(len(lost)):
+        if named & set(ranks_of(case, origin)):
+            lost[origin] = np.maximum(lost[origin] - lost[origin, case.columns].min(), 0.0)
+    return msgspec.structs.replace(case, blame=msgspec.structs.replace(case.blame, lost=lost))

@@ -61,8 +61,8 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
     if staged is not None:
         waits = through_pipeline(staged, waits)
         split = split_bubble(staged, alignment, waits)
-        pipes = Pipes(staged.stages.stage, slow_messages(staged, alignment, split))
         moves = plain_moves(waits.take(~staged.between)).joined(split)
+        pipes = Pipes(staged.stages.stage, slow_messages(staged, alignment, split), moves)
         # That a stage ends last is how a schedule drains, nobody's fault.
         waits = msgspec.structs.replace(waits, alone_ns=np.where(staged.between, 0, waits.alone_ns))
     else:

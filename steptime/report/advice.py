@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 from steptime.model import Finding, Report
 from steptime.report import units, words
-from steptime.report.ladder import REPLAYED
+from steptime.report.ladder import REPLAYED, REPLAYED_BOUND
 from steptime.report.names import brief
 
 #: More findings than this are read by nobody; the JSON report has all.
 SHOWN = 6
 _EVIDENCE, _TEXT = 2, 2000
+_REPLAYED = (REPLAYED, REPLAYED_BOUND)
 _MARKS = {"pass": "ok", "fail": "FAIL", "cannot tell": "?"}
 
 
@@ -52,7 +53,7 @@ def _advice(finding: Finding, report: Report) -> Advice:
         cost = units.time(words.per_step_ns(finding.cost_ns, report))
         kind = "concerned, gain not known"
         if finding.step_time_if_fixed_ns is not None:
-            kind = "lost" if finding.gain == REPLAYED else "at most"
+            kind = "lost" if finding.gain in _REPLAYED else "at most"
         parts.append(f"{units.points(finding.share)} points, {cost} a step {kind}")
     parts += _fixed(finding)
     parts.append(f"confidence {brief(finding.confidence)}")
@@ -66,11 +67,12 @@ def _advice(finding: Finding, report: Report) -> Advice:
 def _fixed(finding: Finding) -> list[str]:
     """What is left when it is fixed: replayed with the figure by subtraction beside it, or an upper bound."""
     mfu, naive = finding.mfu_if_fixed, finding.naive_mfu_if_fixed
-    if finding.gain != REPLAYED:
+    if finding.gain not in _REPLAYED:
         return [f"MFU up to {units.share(min(mfu, 1.0))}"] if mfu is not None else []
     parts = []
     if finding.step_time_if_fixed_ns is not None:
-        parts.append(f"fixed: {units.time(finding.step_time_if_fixed_ns)} a step")
+        best = "at best " if finding.gain == REPLAYED_BOUND else ""
+        parts.append(f"fixed: {best}{units.time(finding.step_time_if_fixed_ns)} a step")
     if mfu is not None:
         beside = f" ({units.share(min(naive, 1.0))} by subtraction)" if naive is not None else ""
         parts.append(f"MFU {units.share(min(mfu, 1.0))}{beside}")

@@ -11,7 +11,7 @@ from steptime.report import diff_words, pages, units
 from steptime.report.colours import leaf_colour, part_colour
 from steptime.report.diff_words import Row
 from steptime.report.names import brief
-from steptime.report.page_tables import Table
+from steptime.report.plain_table import Table
 
 _CALLS = 25
 _NOTES = 40
@@ -40,6 +40,7 @@ def render(diff: Diff) -> str:
     context = {
         "title": "steptime: what changed",
         "verdict": diff_words.first_line(diff),
+        "differs": diff_words.differs(diff),
         "sides": diff_words.sides(diff),
         "facts": _facts(diff),
         "unit": scale.unit,

@@ -18,6 +18,7 @@ def render(diff: Diff) -> str:
     """Return the diff as GitHub-flavoured Markdown of less than 60 KB, ending in a newline."""
     blocks = [
         f"**{gfm.text(diff_words.first_line(diff))}**",
+        gfm.text(diff_words.differs(diff)),
         "  \n".join(gfm.text(line) for line in diff_words.sides(diff)),
         _items(brief(note, 400) for note in diff.notes),
         split(diff),

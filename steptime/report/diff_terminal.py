@@ -7,7 +7,7 @@ from rich.text import Text
 from steptime.model import Diff
 from steptime.report import diff_words
 from steptime.report.names import brief
-from steptime.report.text_page import Page
+from steptime.report.text_page import TextPage, fitting
 
 _CALLS = 8
 _NOTES = 12
@@ -16,20 +16,22 @@ _RED, _GREEN = "red", "green"
 
 def render(diff: Diff, width: int | None = None, color: bool = False) -> str:
     """Return the diff as text of at most `width` columns (72 to 140), ending in a newline."""
-    page = Page(width, color)
+    page = TextPage(fitting(width), color)
     page.line(diff_words.first_line(diff), style="bold")
+    if differs := diff_words.differs(diff):
+        page.line(differs)
     page.line()
     for text in diff_words.sides(diff):
         page.line(text)
     _split(page, diff)
+    _list(page, "In what the runs differ", diff_words.config_lines(diff))
     _calls(page, diff)
     _list(page, "Late ranks", diff_words.stragglers(diff))
-    _list(page, "In what the runs differ", diff_words.config_lines(diff))
     _list(page, "To bear in mind", [brief(note, 400) for note in diff.notes[:_NOTES]])
     return page.text()
 
 
-def _split(page: Page, diff: Diff) -> None:
+def _split(page: TextPage, diff: Diff) -> None:
     scale = diff_words.scale(diff)
     page.heading("Where the change is", "  (mean of a rank-step; the parts add up to the whole)")
     page.fixed(f"{'change':>9} {'before':>9} {'after':>9}   {scale.unit}", style="dim")
@@ -49,7 +51,7 @@ def _colour(change_ns: float) -> str:
     return "" if not change_ns else _RED if change_ns > 0 else _GREEN
 
 
-def _calls(page: Page, diff: Diff) -> None:
+def _calls(page: TextPage, diff: Diff) -> None:
     calls = diff_words.calls(diff, _CALLS)
     if not calls:
         return
@@ -59,7 +61,7 @@ def _calls(page: Page, diff: Diff) -> None:
         page.line(f"{call.before} → {call.after}; {call.note}", " " * 11, style="dim")
 
 
-def _list(page: Page, title: str, lines: list[str]) -> None:
+def _list(page: TextPage, title: str, lines: list[str]) -> None:
     if lines:
         page.heading(title)
     for text in lines:

@@ -45,6 +45,8 @@ _CONFIG = {
     "shapes_recorded": "shapes recorded",
     "steptime": "steptime",
 }
+#: How much was recorded and how it was read makes no step longer.
+_ASIDE = ("ranks_analyzed", "steps", "step_source", "trace_dialect", "shapes_recorded", "steptime")
 
 
 @dataclass(frozen=True)
@@ -90,16 +92,23 @@ def causes(diff: Diff) -> str:
 
 
 def _because(diff: Diff, one: Reason) -> str:
-    text = f"{brief(one.key)} {signed(diff.ns(one.change_units))}"
+    text = f"{_part_name(one.key)} {signed(diff.ns(one.change_units))}"
     said = []
     if one.straggler is not None:
-        said.append(f"{words.whom(one.straggler)}: {brief(one.straggler.cause)}")
+        kind = "" if one.straggler.kind in ("straggler", "jitter") else f", {brief(one.straggler.kind, 20)}"
+        said.append(f"{words.whom(one.straggler)}{kind}: {brief(one.straggler.cause)}")
+    elif one.item is not None and one.item.what == "leaf":
+        said.append(f"{_part_name(one.item.key)} {signed(diff.ns(one.item.change_units))}")
     elif one.item is not None:
         how = _briefly(one.item)
         said.append(brief(shorten_all([one.item.key], _ITEM_NAME)[one.item.key]) + (f": {how}" if how else ""))
     if one.rank is not None and one.straggler is None:
         said.append(f"on rank {one.rank}")
     return f"{text} ({'; '.join(said)})" if said else text
+
+
+def _part_name(key: str) -> str:
+    return "useful work" if key == PRODUCTIVE else brief(key)
 
 
 def _briefly(item: Part) -> str:
@@ -113,9 +122,9 @@ def differences(one: Part | OpChange) -> list[str]:
     if "shape" in one.changed:
         said.append("another shape or dtype")
     if "leaf" in one.changed:
-        said.append("in another leaf " + ("before" if one.calls_before is None else "now"))
+        said.append("new in this leaf" if one.calls_before is None else "no longer in this leaf")
     if "calls" in one.changed and one.calls_before is not None and one.calls_after is not None:
-        said.append(f"{_calls(one.calls_before)} → {_calls(one.calls_after)} calls a step")
+        said.append(f"{_calls(one.calls_before)}× → {_calls(one.calls_after)}× a step")
     if "duration" in one.changed:
         each = [_each(one.dur_before_ns, one.calls_before), _each(one.dur_after_ns, one.calls_after)]
         said.append(f"{each[0]} → {each[1]} each")
@@ -134,48 +143,50 @@ def _each(dur_ns: float | None, calls: float | None) -> str:
 
 
 def rows(diff: Diff) -> list[Row]:
-    """The split from the largest change down; of each leaf what is worth a line, and the rest in one."""
+    """The split from the largest change down: what is worth a line, and the rest of each part in one."""
     found: list[Row] = []
     for part in diff.whole.parts:
-        if part.key == PRODUCTIVE or _worth_a_line(diff, part):
-            found.append(_row(diff, part, 0))
-            for leaf in part.parts:
-                if _worth_a_line(diff, leaf) and not _repeats(part, leaf):
-                    found.append(_row(diff, leaf, 1))
-                    found += _inside(diff, leaf)
-                elif _repeats(part, leaf):
-                    found += _inside(diff, leaf)
+        if not _worth_a_line(diff, part):
+            continue
+        found.append(_row(diff, part, 0))
+        if len(part.parts) == 1 and part.parts[0].key == f"{part.key}/{part.key}":
+            found += _inside(diff, part.parts[0])
+            continue
+        shown = [leaf for leaf in part.parts if _worth_a_line(diff, leaf)]
+        for leaf in shown:
+            found += [_row(diff, leaf, 1), *_inside(diff, leaf)]
+        found += _rest(diff, [leaf for leaf in part.parts if leaf not in shown], 1) if shown else []
     return found
+
+
+def _least(diff: Diff) -> float:
+    """The least change worth a line, in units of the split."""
+    return _SHOWN_FROM * max(diff.whole.before_units or 0, diff.whole.after_units or 0)
 
 
 def _worth_a_line(diff: Diff, part: Part) -> bool:
-    """Whether anything is there, or may be there."""
-    least = _SHOWN_FROM * max(diff.whole.before_units or 0, diff.whole.after_units or 0)
-    one_unknown = (part.before_units is None) != (part.after_units is None)
-    return part.change_units != 0 and (abs(part.change_units) >= least or part.what == "slice") or one_unknown
-
-
-def _repeats(part: Part, leaf: Part) -> bool:
-    """Whether a slice's only leaf bears its name."""
-    return len(part.parts) == 1 and leaf.key == f"{part.key}/{part.key}"
+    """Whether it changed by enough, or may have: all slices that changed at all, so that they add up."""
+    large = part.change_units != 0 and (part.what != "leaf" or abs(part.change_units) >= _least(diff))
+    return large or (part.before_units is None) != (part.after_units is None)
 
 
 def _inside(diff: Diff, leaf: Part) -> list[Row]:
-    least = _SHOWN_FROM * max(diff.whole.before_units or 0, diff.whole.after_units or 0)
-    named = [one for one in leaf.parts if one.what != "other" and abs(one.change_units) >= least]
+    named = [one for one in leaf.parts if one.what != "other" and abs(one.change_units) >= _least(diff)]
     shown = named[:_SHOWN_OF_LEAF]
     titles = shorten_all((one.key for one in shown), NAME_WIDTH)
     found = [_row(diff, one, 2, titles[one.key]) for one in shown]
-    rest = [one for one in leaf.parts if one not in shown]
-    changes = [one.change_units for one in rest]
-    if shown and any(changes):
-        before, after = (
-            sum((one.before_units if side == 0 else one.after_units) or 0 for one in rest) for side in (0, 1)
-        )
-        count = sum(one.what != "other" for one in rest)
-        title = "the rest" + (f" ({units.count(count)} more)" if count else " (not listed)")
-        found.append(Row("other", title, 2, diff.ns(before), diff.ns(after), diff.ns(sum(changes)), ""))
-    return found
+    return found + (_rest(diff, [one for one in leaf.parts if one not in shown], 2) if shown else [])
+
+
+def _rest(diff: Diff, parts: list[Part], level: int) -> list[Row]:
+    """One line for all that is not shown of a part; none where nothing of it changed."""
+    change = sum(one.change_units for one in parts)
+    if not any(one.change_units for one in parts):
+        return []
+    before, after = sum(one.before_units or 0 for one in parts), sum(one.after_units or 0 for one in parts)
+    count = sum(one.what != "other" for one in parts)
+    title = "the rest" + (f" ({units.count(count)} more)" if count else " (not listed)")
+    return [Row("other", title, level, diff.ns(before), diff.ns(after), diff.ns(change), "")]
 
 
 def _row(diff: Diff, part: Part, level: int, title: str = "") -> Row:
@@ -221,13 +232,11 @@ def sides(diff: Diff) -> list[str]:
 
 
 def _side(side: Side) -> str:
-    mean = units.time(side.total_ns / side.rank_steps)
+    mean, median = units.time(side.total_ns / side.rank_steps), units.time(side.median_step_ns)
+    ranks, steps = units.plural(side.ranks, "rank"), units.plural(side.steps, "window" if side.one_window else "step")
     mfu = "" if side.mfu is None else f", MFU {units.share(side.mfu)}"
     what = "window" if side.one_window else "step"
-    return (
-        f"{brief(side.name, 90)}, mean {what} {mean} of {units.plural(side.rank_steps, f'rank-{what}')} "
-        f"({units.plural(side.ranks, 'rank')}, {units.plural(side.steps, what)}){mfu}"
-    )
+    return f"{brief(side.name, 90)}, mean {what} {mean} (median {median}) of {ranks} and {steps}{mfu}"
 
 
 def config(diff: Diff) -> list[tuple[str, str, str]]:
@@ -238,6 +247,16 @@ def config(diff: Diff) -> list[tuple[str, str, str]]:
 def _values(one: ConfigChange) -> tuple[str, str]:
     before, after = ("not known" if value is None else brief(value, 160) for value in (one.before, one.after))
     return before, after
+
+
+def differs(diff: Diff) -> str:
+    """In what the runs differ that may make the change, in one sentence; nothing where there is no such thing."""
+    names = [
+        _CONFIG.get(one.name, brief(one.name))
+        for one in diff.config
+        if one.name not in _ASIDE and one.before is not None and one.after is not None
+    ]
+    return f"The runs differ in {', '.join(names)}." if names else ""
 
 
 def config_lines(diff: Diff) -> list[str]:
@@ -272,20 +291,24 @@ class Call:
 
 def calls(diff: Diff, most: int) -> list[Call]:
     """The calls whose time changed most."""
-    shown = diff.ops[:most]
+    shown = [one for one in diff.ops if abs(one.change_units) >= _least(diff) / 2][:most]
     names = shorten_all((one.op for one in shown), 60)
     shapes = shorten_all((_shapes(one) for one in shown), NAME_WIDTH)
     return [
         Call(
             signed(diff.ns(one.change_units)),
-            units.time(diff.ns(one.before_units)),
-            units.time(diff.ns(one.after_units)),
+            _time(diff.ns(one.before_units)),
+            _time(diff.ns(one.after_units)),
             names[one.op],
             shapes[_shapes(one)],
             "; ".join(_of_call(one)),
         )
         for one in shown
     ]
+
+
+def _time(ns: float) -> str:
+    return units.time(ns) if ns else "0"
 
 
 def _shapes(one: OpChange) -> str:

@@ -7,24 +7,19 @@ it stands in JSON in which no character can end the element around it. Equal rep
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-import altair as alt
-import vl_convert
 from markupsafe import Markup
 
 from steptime.model import Report, StepTimeline
 from steptime.report import (
     charts,
     groups,
+    html_file,
     ladder,
     own_time,
     page_tables,
-    pages,
     path_chart,
     path_words,
     pipeline_chart,
@@ -37,6 +32,7 @@ from steptime.report import (
 )
 from steptime.report.ledger import ledger
 from steptime.report.names import brief
+from steptime.report.plain_table import Table
 
 #: A page larger than this is written again with less in it.
 MAX_BYTES = 3_000_000
@@ -59,7 +55,6 @@ _OWN_TIME = (
     "Own time of each rank in each step, in % above or below the median of its peers: a row that is red throughout is "
     "a slow rank, red here and there is jitter."
 )
-_LIBRARY = "window.vegaEmbed = vegaEmbed;"
 
 
 class Limits(NamedTuple):
@@ -101,7 +96,7 @@ def _page(report: Report, limits: Limits) -> str:
     pipeline_specs, pipeline = _pipeline(report, limits)
     path_specs, path = _path(report, limits)
     specs |= rank_specs | pipeline_specs | path_specs
-    library, script = _library(), pages.asset("charts.js")
+    library, script = html_file.library(), html_file.asset("charts.js")
     context = {
         **_head(report),
         **_number(report),
@@ -114,37 +109,14 @@ def _page(report: Report, limits: Limits) -> str:
         "timelines_note": note,
         "no_timelines": "This report holds no step in time order: no step of a train was recorded whole.",
         "specs": specs,
-        "specs_json": Markup(_json(specs)),
-        "style": Markup(pages.asset("style.css")),
+        "specs_json": Markup(html_file.json_text(specs)),
+        "style": Markup(html_file.asset("style.css")),
         "library": Markup(library),
         "script": Markup(script),
-        "policy": pages.policy(library, script),
+        "policy": html_file.policy(library, script),
     }
-    text = pages.environment().get_template("report.html.jinja").render(context)
+    text = html_file.environment().get_template("report.html.jinja").render(context)
     return text if text.endswith("\n") else f"{text}\n"
-
-
-@lru_cache(maxsize=1)
-def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, printable throughout, in the version that Altair writes for."""
-    wanted = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    known = vl_convert.get_vegalite_versions()
-    text = vl_convert.javascript_bundle(_LIBRARY, vl_version=wanted if wanted in known else known[-1])
-    text = text.replace("\t", " ").replace("\r\n", "\n")
-    # Inside strings and patterns an escape means the same; nothing else of a script needs such characters.
-    text = re.sub(r"[^\n\x20-\x7e]", lambda found: "".join(f"\\u{unit:04x}" for unit in _utf16(found[0])), text)
-    return re.sub(r"<(/script|!--)", r"<\\\1", text, flags=re.IGNORECASE)
-
-
-def _utf16(char: str) -> list[int]:
-    raw = char.encode("utf-16-be", "surrogatepass")
-    return [int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2)]
-
-
-def _json(specs: dict[str, charts.Spec]) -> str:
-    """JSON that can stand in an HTML element: no character of it is markup, none is out of ASCII."""
-    text = json.dumps(specs, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _head(report: Report) -> dict[str, Any]:
@@ -226,7 +198,7 @@ def _rest(report: Report, limits: Limits) -> dict[str, Any]:
         "more_warnings": more,
         "not_evaluated": [(brief(rule), brief(why, 300)) for rule, why in rules[: limits.rows]],
         "more_rules": max(len(rules) - limits.rows, 0),
-        "measured": page_tables.Table(["number", "value"], known[:200]) if known else None,
+        "measured": Table(["number", "value"], known[:200]) if known else None,
     }
 
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from steptime.model import Report
 from steptime.report import units
 from steptime.report.names import brief
-from steptime.report.page_tables import Table
+from steptime.report.plain_table import Table
 
-REPLAYED = "replayed"
+REPLAYED, REPLAYED_BOUND = "replayed", "replayed bound"
 #: Stalls that nothing explains are worth saying from this share of the critical path on.
 _STALLED = 0.02
 

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from steptime.model import OpRoof, Report
 from steptime.report import groups, units, words
 from steptime.report.colours import leaf_colour
 from steptime.report.names import brief, shorten_all
+from steptime.report.plain_table import Table
 from steptime.report.roof_charts import KIND_LEAVES, backward, rates
 
 NAME_WIDTH = 150
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table for the page: the last column takes the rest of the width; `numbers` columns from the left are numbers.
-
-    A cell of the columns named in `codes` is a name from the program and is set as code.
-    """
-
-    head: list[str]
-    rows: list[list[str]]
-    numbers: int = 0
-    codes: frozenset[int] = frozenset()
-    #: How many rows are left out.
-    more: int = 0
 
 
 def causes_table(report: Report, part_id: str, most: int) -> Table | None:

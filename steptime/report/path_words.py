@@ -9,7 +9,7 @@ from steptime.report import units
 from steptime.report.colours import part_colour
 from steptime.report.ledger import PRODUCTIVE
 from steptime.report.names import brief
-from steptime.report.page_tables import Table
+from steptime.report.plain_table import Table
 
 _ALL = "all members"
 _WHO_WIDTH, _WHERE_WIDTH, _LEAF_WIDTH = 24, 24, 60

@@ -8,7 +8,7 @@ from statistics import mean
 from steptime.model import Pipeline, PipelineActions, Report
 from steptime.report import units
 from steptime.report.names import brief
-from steptime.report.page_tables import Table
+from steptime.report.plain_table import Table
 
 _SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "zero-bubble": "zero-bubble"}
 #: A stage that takes this much longer than the others' mean is worth a sentence.

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from steptime.model import Evidence, Finding, Job, Report
 from steptime.report import groups, units, words
 from steptime.report.colours import leaf_colour, part_colour
-from steptime.report.ladder import REPLAYED
+from steptime.report.ladder import REPLAYED, REPLAYED_BOUND
 from steptime.report.ledger import PRODUCTIVE, Row, ledger
 from steptime.report.names import brief
-from steptime.report.page_tables import NAME_WIDTH, Table, causes_table
+from steptime.report.page_tables import NAME_WIDTH, causes_table
 from steptime.report.perfetto import microseconds
+from steptime.report.plain_table import Table
 from steptime.taxonomy import LEAVES, SLICES
 
 #: The four signatures of a timeline, in the order in which the walkthrough asks for them.
@@ -216,7 +217,7 @@ def _chips(one: Finding, report: Report) -> list[tuple[str, str]]:
     if one.share is not None:
         cost += f", {units.points(one.share)} points"
     chips = [("costs", cost)]
-    replayed = one.gain == REPLAYED
+    replayed = one.gain in (REPLAYED, REPLAYED_BOUND)
     if one.mfu_if_fixed is not None:
         naive = one.naive_mfu_if_fixed if replayed else None
         beside = f"; {units.share(naive)} by subtraction" if naive is not None else ""

@@ -14,7 +14,8 @@ from steptime.model import Report
 from steptime.report import advice, groups, ladder, path_words, pipeline_words, units, words
 from steptime.report.ledger import PRODUCTIVE, WHOLE, Row, apportion, ledger
 from steptime.report.names import brief, middle, shorten_all
-from steptime.report.text_page import Page
+from steptime.report.text_page import TextPage as _Page
+from steptime.report.text_page import fitting
 
 _CAUSES = 10
 _RANKS = 16
@@ -51,7 +52,7 @@ def render(report: Report, width: int | None = None, color: bool = False) -> str
         width: columns; None takes the width of the terminal, 100 where there is none.
         color: emit ANSI colours; without them the text is plain.
     """
-    page = Page(width, color)
+    page = _Page(fitting(width), color)
     _headline(page, report)
     _waterfall(page, report)
     _findings(page, report)
@@ -67,7 +68,7 @@ def render(report: Report, width: int | None = None, color: bool = False) -> str
     return page.text()
 
 
-def _headline(page: Page, report: Report) -> None:
+def _headline(page: _Page, report: Report) -> None:
     page.line(words.verdict(report), style="bold")
     page.line()
     if report.job.rank_steps > 0:
@@ -77,7 +78,7 @@ def _headline(page: Page, report: Report) -> None:
         page.line(brief(note, 300), "  ", style="dim")
 
 
-def _waterfall(page: Page, report: Report) -> None:
+def _waterfall(page: _Page, report: Report) -> None:
     job = report.job
     if job.rank_steps <= 0 or job.total_ns <= 0:
         return
@@ -106,7 +107,7 @@ def _mean(ns: int | None, report: Report, scale: units.Scale) -> str:
     return "?" if ns is None else units.scaled(words.per_step_ns(ns, report), scale)
 
 
-def _waterfall_row(page: Page, row: Row, lead: str, cells: tuple[int, int]) -> None:
+def _waterfall_row(page: _Page, row: Row, lead: str, cells: tuple[int, int]) -> None:
     part = row.key.partition("/")[0]
     if row.is_leaf:
         text = row.title if row.ns is not None else f"{row.title}: can't tell ({row.why})"
@@ -127,7 +128,7 @@ def _bar(row: Row, cells: int) -> str:
     return " " * first + "█" * (last - first)
 
 
-def _findings(page: Page, report: Report) -> None:
+def _findings(page: _Page, report: Report) -> None:
     found = advice.advice(report)
     if not found:
         return
@@ -143,7 +144,7 @@ def _findings(page: Page, report: Report) -> None:
     _ladder(page, report)
 
 
-def _ladder(page: Page, report: Report) -> None:
+def _ladder(page: _Page, report: Report) -> None:
     steps = ladder.rungs(report)
     if steps:
         page.heading("Fixed one after the other", "  (step time, MFU; in brackets by subtraction)")
@@ -155,7 +156,7 @@ def _ladder(page: Page, report: Report) -> None:
         page.line(trust, style="dim")
 
 
-def _checklist(page: Page, report: Report) -> None:
+def _checklist(page: _Page, report: Report) -> None:
     items = advice.checks(report)
     if not items:
         return
@@ -165,7 +166,7 @@ def _checklist(page: Page, report: Report) -> None:
         page.line(f"{check.item}: {check.why}", Text(f"{check.mark:>4}  ", styles[check.mark]))
 
 
-def _causes(page: Page, report: Report) -> None:
+def _causes(page: _Page, report: Report) -> None:
     causes = sorted(report.causes, key=lambda cause: -cause.ns)[:_CAUSES]
     if not causes:
         return
@@ -190,11 +191,11 @@ def _causes(page: Page, report: Report) -> None:
                 page.line(part, " " * 20, style="dim")
 
 
-def _stragglers(page: Page, report: Report) -> None:
+def _stragglers(page: _Page, report: Report) -> None:
     _list(page, "Who held up the others", words.stragglers(report), "red" if report.stragglers else "")
 
 
-def _path(page: Page, report: Report) -> None:
+def _path(page: _Page, report: Report) -> None:
     path = report.critical_path
     if path is None or not path.totals:
         return
@@ -208,7 +209,7 @@ def _path(page: Page, report: Report) -> None:
         page.line(Text(row.leaf, _STYLES.get(row.part, "")), lead)
 
 
-def _ranks(page: Page, report: Report) -> None:
+def _ranks(page: _Page, report: Report) -> None:
     everyone = groups.rank_lines(report)
     if len(everyone) < 2:
         return
@@ -240,7 +241,7 @@ def _largest_leaves(line: groups.RankLine, width: int) -> str:
     return middle(", ".join(shown), width)
 
 
-def _list(page: Page, title: str, lines: Iterable[str], style: str = "") -> None:
+def _list(page: _Page, title: str, lines: Iterable[str], style: str = "") -> None:
     for at, text in enumerate(lines):
         if at == 0:
             page.heading(title)

@@ -1,4 +1,4 @@
-"""Lines for a terminal: wrapped, aligned and styled, with no markup of their own."""
+"""Lines of styled text for a terminal, wrapped under their own beginning."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ MIN_WIDTH = 72
 MAX_WIDTH = 140
 
 
-class Page:
-    """Lines of styled text; long ones are wrapped under their own beginning.
+def fitting(width: int | None) -> int:
+    """A usable number of columns; None takes the terminal's, 100 where there is none."""
+    columns = shutil.get_terminal_size((100, 40)).columns if width is None else width
+    return max(MIN_WIDTH, min(columns, MAX_WIDTH))
 
-    width: columns, kept between 72 and 140; None takes those of the terminal, 100 where there is none. color: emit ANSI
-    colours; without them the text is plain.
-    """
 
-    def __init__(self, width: int | None, color: bool) -> None:
-        columns = shutil.get_terminal_size((100, 40)).columns if width is None else width
-        self.width = width = max(MIN_WIDTH, min(columns, MAX_WIDTH))
+class TextPage:
+    """Lines of styled text; long ones are wrapped under their own beginning."""
+
+    def __init__(self, width: int, color: bool) -> None:
+        self.width = width
         self._console = Console(
             file=io.StringIO(),
             width=width,

@@ -5,6 +5,7 @@ Rounding never shows 0 or 100 % unless the value is exactly that, and never show
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 #: Name, nanoseconds, decimals below 10, below 100 and above: three digits, and a fourth for the usual step time.
@@ -42,6 +43,29 @@ def time(ns: float) -> str:
         if not text.startswith("1,000") and ns < 1000 * unit_ns:
             break
     return text
+
+
+#: Lengths of a run: from how many seconds on, the unit in seconds, its name.
+_SPANS = (
+    (2 * 365.25 * 86_400, 365.25 * 86_400, "years"),
+    (48 * 3600, 86_400, "days"),
+    (2 * 3600, 3600, "h"),
+    (600, 60, "min"),
+)
+
+
+def span(seconds: float) -> str:
+    """A length of a run of about three digits: ``54.0 days``, ``3.09 h``, ``13.4 min``, ``33.0 s``, ``5.77 years``."""
+    for least, unit, name in _SPANS:
+        if abs(seconds) >= least:
+            return f"{_three_digits(seconds / unit, (2, 1, 0))} {name}"
+    return time(seconds * 1e9)
+
+
+def moment(ns: int) -> str:
+    """A point in time as UTC to the second: ``2024-05-01 10:00:00``."""
+    # To the second by hand: a float of seconds would round some of them up.
+    return datetime.fromtimestamp(ns // 1_000_000_000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _three_digits(value: float, decimals: tuple[int, int, int]) -> str:

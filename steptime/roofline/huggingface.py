@@ -272,6 +272,7 @@ def _classic(config: Config, *, inner: int, tied: bool, positions: int = 0, oute
         tied=config.flag("tie_word_embeddings", default=tied),
         positions=positions * hidden,
         outer_vectors=2 * hidden * outer_norms,
+        gated=False,
     )
 
 

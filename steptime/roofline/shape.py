@@ -53,6 +53,8 @@ class ModelShape:
     outer_vectors: int = 0
     counted: int = 0
     notes: tuple[str, ...] = ()
+    #: The feed-forward half has a gate: three matrices, not two.
+    gated: bool = True
 
     def _layer_sum(self, weights: Callable[[Layer], int]) -> int:
         return sum(map(weights, self.layers))

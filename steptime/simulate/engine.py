@@ -170,7 +170,7 @@ class _LaneState:
         returned = called + cost(host.launch_us)
         if blocked_until is not None:
             held = np.maximum(returned, blocked_until)
-            # A rank without the kernel makes no call that a full queue could hold.
+            # A rank that lacks the launch is held in the next one that it has.
             returned = held if present is None else np.where(present, held, returned)
         end = returned + cost(host.after_us)
         self.result.host.append(Happened(item.call, called, returned, present))

@@ -20,6 +20,9 @@ _GEMM = {
     "fp32": "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_cublas",
 }
 _FLASH = "void pytorch_flash::flash_{}_kernel<Flash_{}_kernel_traits<128, 64, 128, 4, cutlass::bfloat16_t> >"
+#: Nodes of the backward pass that communicate, as Megatron-LM and Megablocks call their functions.
+_GATHERED, _SCATTERED = "_GatherFromSequenceParallelRegionBackward", "_ReduceScatterToSequenceParallelRegionBackward"
+_COPIED, _EXCHANGED = "_CopyToModelParallelRegionBackward", "_AllToAllBackward"
 _LOOP = "void at::native::vectorized_elementwise_kernel<4, at::native::{}>(int, {})"
 _NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float, true>"
 _NORM_BACK = "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel_vectorized<c10::BFloat16, true>"
@@ -297,11 +300,11 @@ class Transformer:
         yield self._mm(s.experts, s.hidden)
         moved = float(self.tokens * s.top_k * s.hidden * self.size)
         exchange = (Comm("all_to_all", "ep", moved, of="experts"),) if self.layout.ep > 1 else ()
-        yield Part(exchange, exchange, "")
+        yield Part(exchange, exchange, _EXCHANGED)
         yield self._grouped(2 * s.ffn, s.hidden)
         yield self._pointwise("aten::silu", "silu_kernel(at::TensorIteratorBase&)", s.ffn * s.top_k, 3)
         yield self._grouped(s.hidden, s.ffn)
-        yield Part(exchange, exchange, "")
+        yield Part(exchange, exchange, _EXCHANGED)
 
     def _enter(self) -> Iterator[Part]:
         """Before a column-parallel matmul: gather the sequence, or (backward) sum the gradient."""
@@ -309,9 +312,9 @@ class Transformer:
             return
         moved = float(self.tokens * self.shape.hidden * self.size)
         if self.layout.sequence_parallel:
-            yield Part((Comm("_allgather_base", "tp", moved),), (Comm("_reduce_scatter_base", "tp", moved),), "")
+            yield Part((Comm("_allgather_base", "tp", moved),), (Comm("_reduce_scatter_base", "tp", moved),), _GATHERED)
         else:
-            yield Part((), (Comm("allreduce", "tp", moved),), "")
+            yield Part((), (Comm("allreduce", "tp", moved),), _COPIED)
 
     def _leave(self) -> Iterator[Part]:
         """After a row-parallel matmul: sum, or scatter the sum along the sequence."""
@@ -319,7 +322,9 @@ class Transformer:
             return
         moved = float(self.tokens * self.shape.hidden * self.size)
         if self.layout.sequence_parallel:
-            yield Part((Comm("_reduce_scatter_base", "tp", moved),), (Comm("_allgather_base", "tp", moved),), "")
+            yield Part(
+                (Comm("_reduce_scatter_base", "tp", moved),), (Comm("_allgather_base", "tp", moved),), _SCATTERED
+            )
         else:
             yield Part((Comm("allreduce", "tp", moved),), (), "")
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.host import LAUNCH_BOUND, PYTHON, SYNC
+from steptime.timeline.host_dependencies import Spent, host_dependencies
 from steptime.timeline.host_messages import HostCalls, host_calls
 from steptime.timeline.instances import Instances, host_groups, host_instances
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
@@ -49,6 +50,7 @@ class _Account:
         self.bounds = bounds
         self.taken = Spans(np.empty(0, np.int64), np.empty(0, np.int64))
         self.writer = LedgerWriter()
+        self.spent: list[Spent] = []
 
     def take(self, parts: Pieces, leaf: Ints, what: Ints, where: Ints, occurs: Occurs | None = None) -> Pieces:
         """Charge disjoint parts, as far as nobody took them, to leaf, what and where of their `source`.
@@ -60,10 +62,16 @@ class _Account:
         at = pieces.source
         counted = occurs(pieces) if occurs is not None else None
         self.writer.put((step, leaf[at], what[at], where[at]), pieces.end - pieces.start, counted)
+        self.spent.append(Spent(pieces.start, pieces.end, leaf[at].astype(np.int64)))
         self.taken = union(
             Spans(np.concatenate([self.taken.start, parts.start]), np.concatenate([self.taken.end, parts.end]))
         )
         return pieces
+
+    def all_spent(self) -> Spent:
+        """All that was charged so far."""
+        none = np.empty(0, np.int64)
+        return Spent(*(np.concatenate(column) for column in zip(Spent(none, none, none), *self.spent, strict=True)))
 
 
 def split_host(context: FileContext, ops: Ops) -> DeviceSplit:
@@ -73,6 +81,7 @@ def split_host(context: FileContext, ops: Ops) -> DeviceSplit:
     _take_known_causes(account)
     compute = _take_ops(account, ops)
     calls = host_calls(context.table)
+    spent = account.all_spent()
     instances = _take_collectives(account, calls)
     _take_rest(account)
     table = context.table
@@ -86,6 +95,7 @@ def split_host(context: FileContext, ops: Ops) -> DeviceSplit:
         0,
         instances=instances,
         passes=_passes(context, calls, compute, bounds),
+        dependencies=host_dependencies(context, calls, instances, spent, bounds) if context.replayed else None,
     )
 
 

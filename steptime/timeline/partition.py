@@ -13,12 +13,13 @@ from steptime.timeline.dependencies import Dependencies, Parts
 from steptime.timeline.facts import Facts, facts
 from steptime.timeline.host import HostState
 from steptime.timeline.host_points import host_points
-from steptime.timeline.idle import Idle, attribute, credit_syncs
+from steptime.timeline.idle import EVENTS_MISSING, Idle, attribute, credit_syncs
 from steptime.timeline.instances import Instances, device_instances
 from steptime.timeline.intervals import Pieces, Spans, complement, cut, first_started, intersect, subtract, union
 from steptime.timeline.labels import Labels
 from steptime.timeline.ledger import Ledger, LedgerWriter
-from steptime.timeline.links import Activities, Threads
+from steptime.timeline.links import NEVER, Activities, Threads, autograd_nodes
+from steptime.timeline.lost import lost_spans
 from steptime.timeline.op_groups import OpGroups, group_ops
 from steptime.timeline.passes import HostOps, Passes, device_passes
 from steptime.timeline.places import Places
@@ -80,17 +81,21 @@ def split_device(context: FileContext, work: Activities, labels: Work, calls: Ca
     on_main = work.stream == main_stream(work, labels)
     bounds, launched_in = windows(shifted(context.marks, -context.shift_ns), work, on_main)
     device = _Device(context, work, labels, calls, bounds, LedgerWriter())
-    charge, unmeasurable = contention_ns(context.table, work, labels)
+    charge, unmeasurable = contention_ns(context.table, work, labels, bounds)
     owned = own(work, labels.klass)
     order = np.argsort(owned.start, kind="stable")
     parts, step = cut(Pieces(*(column[order] for column in owned)), bounds)
+    lost = lost_spans(context.table, context.threads, work, labels, context.lost, context.shift_ns)
+    hidden, what_lost = _put_lost(device, parts, step, lost)
+    if len(hidden.start):
+        parts, step = _without(parts, step, hidden)
     _put_owned(device, parts, step, charge)
     _put_activities(device)
     idle, what = _put_idle(device)
     count = len(bounds) - 1
     marks = host_windows(context.marks)
     numbers = facts(context.table, work, labels, parts, bounds, marks)
-    segments = _segments(parts, labels, idle, what)
+    segments = _segments(parts, labels, idle, what, (hidden, what_lost))
     is_kernel = context.table.category[work.row] == Category.KERNEL
     inside = launched_in[is_kernel & (launched_in >= 0) & (launched_in < count)]
     kernels = np.bincount(inside, minlength=count).astype(np.int64)
@@ -129,37 +134,67 @@ def _dependencies(device: _Device, launched_in: I64, on_main: NDArray[np.bool_],
         launch=launch,
         call_ns=np.where(work.launched, work.return_ns - work.launch_ns, 0),
         instance=np.where(communicates, np.cumsum(communicates) - 1, -1),
-        also=_run_again(work, labels),
+        also=_run_again(context, work, labels),
         before=before,
         after=after,
         parts=Parts(useful, precision, slowed),
         host=host,
         bounds=np.empty(0, np.int64),
         begin_ns=device.bounds,
+        noticed=np.zeros(len(length), np.bool_),
         what=what,
         texts=texts,
     )
 
 
-def _run_again(work: Activities, labels: Work) -> NDArray[np.int16]:
-    """`RECOMPUTE` for what is launched between kernels that run again, else -1; int16 [m]."""
+def _run_again(context: FileContext, work: Activities, labels: Work) -> NDArray[np.int16]:
+    """`RECOMPUTE` for what is launched between kernels that run again, or after the last of them before another node
+    of the backward pass begins, else -1; int16 [m].
+    """
     computes = np.flatnonzero((labels.klass == COMPUTE) & work.launched)
     computes = computes[np.argsort(work.launch_ns[computes], kind="stable")]
     again = np.concatenate([[False], labels.leaf[computes] == RECOMPUTE, [False]])
-    at = np.searchsorted(work.launch_ns[computes], work.launch_ns)
-    inside = work.launched & (labels.klass != COMPUTE) & again[at] & again[at + 1]
+    called = np.concatenate([[NEVER], work.launch_ns[computes]])
+    at = np.searchsorted(called[1:], work.launch_ns)
+    nodes = np.sort(context.table.start_ns[autograd_nodes(context.table)]) - context.shift_ns
+    begun = np.searchsorted(nodes, work.launch_ns) - np.searchsorted(nodes, called[at])
+    inside = work.launched & (labels.klass != COMPUTE) & again[at] & (again[at + 1] | (begun == 0))
     return np.where(inside, np.int16(RECOMPUTE), np.int16(-1))
 
 
-def _segments(parts: Pieces, labels: Work, idle: Idle, what: I32) -> Segments:
-    """Owned and idle pieces of all steps in time order."""
-    start = np.concatenate([parts.start, idle.start_ns])
+def _put_lost(device: _Device, parts: Pieces, step: I64, lost: Spans) -> tuple[Spans, int]:
+    """Put what communication and copies own while a lost kernel ran; the disjoint parts, and their label."""
+    other = np.flatnonzero(device.labels.klass[parts.source] != COMPUTE)
+    pieces, _ = intersect(Spans(parts.start[other], parts.end[other]), lost)
+    what = device.context.labels.text("device events of calls before it were lost")
+    length = pieces.end - pieces.start
+    count = len(length)
+    ones, none = np.ones(count, np.int64), np.zeros(count, np.int64)
+    keys = (step[other[pieces.source]], ones * EVENTS_MISSING, ones * what, -ones)
+    device.writer.put(keys, length, (ones, none))
+    return Spans(pieces.start, pieces.end), what
+
+
+def _without(parts: Pieces, step: I64, hidden: Spans) -> tuple[Pieces, I64]:
+    """The parts outside of some spans, in time order, and the step of each."""
+    left = subtract(Spans(parts.start, parts.end), hidden)
+    order = np.argsort(left.start, kind="stable")
+    source = left.source[order]
+    return Pieces(left.start[order], left.end[order], parts.source[source]), step[source]
+
+
+def _segments(parts: Pieces, labels: Work, idle: Idle, what: I32, lost: tuple[Spans, int]) -> Segments:
+    """Owned and idle pieces of all steps in time order, and those in which a lost kernel ran."""
+    hidden, what_lost = lost
+    count = len(hidden.start)
+    start = np.concatenate([parts.start, idle.start_ns, hidden.start])
     order = np.argsort(start, kind="stable")
+    leaf = [labels.leaf[parts.source], idle.leaf, np.full(count, EVENTS_MISSING)]
     return Segments(
         start_ns=start[order],
-        end_ns=np.concatenate([parts.end, idle.end_ns])[order],
-        leaf=np.concatenate([labels.leaf[parts.source], idle.leaf])[order].astype(np.int64),
-        what=np.concatenate([labels.what[parts.source], what])[order],
+        end_ns=np.concatenate([parts.end, idle.end_ns, hidden.end])[order],
+        leaf=np.concatenate(leaf)[order].astype(np.int64),
+        what=np.concatenate([labels.what[parts.source], what, np.full(count, what_lost)])[order],
     )
 
 

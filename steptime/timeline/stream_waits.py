@@ -20,6 +20,8 @@ Pairs = tuple[I64, I64]
 #: What starts this soon after an end on another stream, idle and launched before, waited for it: 1 to 2 us on NVIDIA's
 #: GPUs, 14 to 19 us on an MI300X (`public_traces/tracelens/mi300`).
 NEAR_NS = 25_000
+#: How far lags of one stream behind another are apart at least; fewer than this many say nothing of what is usual.
+LAG_SPREAD_NS, FEW_WAITS = 3_000, 4
 #: A rule that would contradict more than this share of what it is about is none.
 CONTRADICTED = 0.1
 #: So many equal waits make a rule.
@@ -33,7 +35,8 @@ _GATHER = LEAF_CODE["exposed_comm/allgather"]
 
 class _Device:
     """One device's activities by stream. main: indices on the main stream in order of launch; rank int64 [m]: how many
-    of them were launched before each activity; busy: indices of the main stream in order of start."""
+    of them were launched before each activity; others: ids of the other streams.
+    """
 
     def __init__(self, work: Activities, main_stream: int, step: I32) -> None:
         self.work = work
@@ -41,8 +44,17 @@ class _Device:
         on_main = np.flatnonzero((work.stream == main_stream) & work.launched)
         self.main = on_main[np.argsort(work.launch_ns[on_main], kind="stable")]
         self.rank = np.searchsorted(work.launch_ns[self.main], work.launch_ns, side="left")
-        self.on_main = on_main
+        self.main_stream = main_stream
         self.others = [one for one in np.unique(work.stream[work.launched]).tolist() if one != main_stream]
+        self._seen: dict[int, Pairs] = {}
+
+    def seen(self, waiting: int, awaited: int) -> Pairs:
+        """Which activities of one stream were seen to wait for which of another: pairs (before, after)."""
+        if waiting not in self._seen:
+            self._seen[waiting] = _seen(self, waiting)
+        before, after = self._seen[waiting]
+        mine = self.work.stream[before] == awaited
+        return before[mine], after[mine]
 
     def on(self, stream: int) -> I64:
         """Launched activities of a stream in order of start."""
@@ -64,9 +76,7 @@ def stream_waits(table: EventTable, work: Activities, leaf: NDArray[np.int16], m
     if len(device.main):
         found += [_for_main(device, leaf, stream) for stream in device.others]
         found += [_main_for(device, leaf, stream) for stream in device.others]
-        aside = np.flatnonzero((work.stream != main_stream) & work.launched)
-        for stream in device.others:
-            found.append(_seen(device, device.on(stream), aside[work.stream[aside] != stream]))
+        found += [device.seen(stream, other) for stream in device.others for other in device.others]
     before, after = (np.concatenate(column) for column in zip(*found, strict=True))
     allowed = (work.end_ns[before] <= work.start_ns[after] + CLOCK_NOISE_NS) & (before != after)
     pairs = np.unique(np.stack([after[allowed], before[allowed]]), axis=1)
@@ -109,7 +119,7 @@ def _for_main(device: _Device, leaf: NDArray[np.int16], stream: int) -> Pairs:
     had been launched before an earlier one of its kind: how many earlier is told by waits that were seen.
     """
     own = device.on(stream)
-    before, after = _seen(device, own, device.on_main)
+    before, after = device.seen(stream, device.main_stream)
     pairs = []
     for kind in np.unique(leaf[own]).tolist():
         alike = own[leaf[own] == kind]
@@ -138,26 +148,56 @@ def _given_before(device: _Device, alike: I64, before: I64, after: I64, gathers:
     return before, after
 
 
-def _seen(device: _Device, waiting: I64, awaited: I64) -> Pairs:
-    """Which of `waiting` (one stream, by start) stood idle, launched, until one of `awaited` ended."""
+def _seen(device: _Device, waiting: int) -> Pairs:
+    """Which activities of a stream stood idle, launched, until one of another stream ended, and which one that was.
+
+    Each starts as long after that end as others of the two streams do. Where several ended in time, what the stream is
+    seen to wait for without doubt is believed: a message sent ends together with one received, and only one was waited
+    for.
+    """
     work = device.work
-    if not len(waiting) or not len(awaited):
+    own = device.on(waiting)
+    others = [stream for stream in (device.main_stream, *device.others) if stream != waiting]
+    if not len(own) or not others:
         return _NONE, _NONE
+    found, lag = (
+        np.stack(column) for column in zip(*(_last_end(work, own, device.on(one)) for one in others), strict=True)
+    )
+    possible = np.stack([_usual(one) for one in lag])
+    alone = possible & (possible.sum(axis=0) == 1)
+    believed = np.where(possible, alone.sum(axis=1)[:, None] * (2 * NEAR_NS) + NEAR_NS - lag, np.iinfo(np.int64).min)
+    chosen = believed.argmax(axis=0)[None, :]
+    bound = possible.any(axis=0)
+    return np.take_along_axis(found, chosen, axis=0)[0][bound], own[bound]
+
+
+def _last_end(work: Activities, waiting: I64, awaited: I64) -> Pairs:
+    """Of each of `waiting` (one stream, by start) the last end of `awaited` before it starts: its index, and how long
+    before; longer than `NEAR_NS` if it was no idle start of a launched activity.
+    """
     free = np.append(np.int64(np.iinfo(np.int64).min), np.maximum.accumulate(work.end_ns[waiting])[:-1])
     by_end = awaited[np.argsort(work.end_ns[awaited], kind="stable")]
     at = np.searchsorted(work.end_ns[by_end], work.start_ns[waiting] + CLOCK_NOISE_NS, side="right") - 1
     found = by_end[np.maximum(at, 0)]
     end = work.end_ns[found]
-    bound = (at >= 0) & (work.start_ns[waiting] - end <= NEAR_NS)
-    bound &= (work.return_ns[waiting] < end) & (end > free + CLOCK_NOISE_NS)
-    return found[bound], waiting[bound]
+    idle = (at >= 0) & (work.return_ns[waiting] < end) & (end > free + CLOCK_NOISE_NS)
+    return found, np.where(idle, work.start_ns[waiting] - end, NEAR_NS + 1)
+
+
+def _usual(lag: I64) -> Mask:
+    """Which lags of one stream behind another are about as long as most of them, bool [n]; all of but few."""
+    near = lag <= NEAR_NS
+    if np.count_nonzero(near) < FEW_WAITS:
+        return near
+    usual = int(np.median(lag[near]))
+    return near & (np.abs(lag - usual) <= max(LAG_SPREAD_NS, usual // 2))
 
 
 def _main_for(device: _Device, leaf: NDArray[np.int16], stream: int) -> Pairs:
     """What the main stream waited for on another stream, and will have waited for where it was not seen to."""
     work = device.work
     own = device.on(stream)
-    before, after = _seen(device, device.on_main, own)
+    before, after = device.seen(device.main_stream, stream)
     pairs = [(before, after), _last_of_step(device, own)]
     for kind in np.unique(leaf[own]).tolist():
         alike = own[leaf[own] == kind]

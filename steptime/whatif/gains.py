@@ -12,9 +12,9 @@ from steptime.ranks.counted import Row
 from steptime.whatif.fixes import changes_for
 from steptime.whatif.job_replay import JobReplay
 from steptime.whatif.path_report import with_critical_path
-from steptime.whatif.scenario import Scenario, combined
+from steptime.whatif.scenario import APART, Change, Scenario, combined
 
-REPLAYED = "replayed"
+REPLAYED, REPLAYED_BOUND = "replayed", "replayed bound"
 _STALLED = "unexplained/queue_stalled"
 #: Above this error of the unchanged replay gains stay bounds (issue: 3 %).
 MOST_ERROR = 0.03
@@ -67,8 +67,13 @@ def _gained(report: Report, finding: Finding, left: float) -> Finding:
         finding,
         mfu_if_fixed=_mfu(report, left),
         step_time_if_fixed_ns=round(_step_ns(report) * left),
-        gain=REPLAYED,
+        gain=REPLAYED_BOUND if _is_bound(changes_for(finding, report)) else REPLAYED,
     )
+
+
+def _is_bound(changes: Sequence[Change]) -> bool:
+    """Whether no fix reaches it all: a schedule has a bubble of its own, smaller with more micro-batches only."""
+    return any(change.kind == APART for change in changes)
 
 
 def _step_ns(report: Report) -> float:
@@ -82,13 +87,14 @@ def _mfu(report: Report, left: float) -> float | None:
 def _ladder(report: Report, job: JobReplay, fixes: dict[str, Scenario], alone: dict[str, float]) -> list[Rung]:
     """The best fix, then with it the one that takes most off what is left, and so on.
 
-    Only fixes that buy most alone are tried: a rung costs a replay of each.
+    Only fixes that buy most alone are tried: a rung costs a replay of each. What no fix reaches is left out.
     """
     cost = {one.id: one.cost_ns for one in report.findings}
-    tried = sorted(alone, key=lambda one: alone[one])[: RUNGS + 1]
+    reached = [one.id for one in report.findings if one.gain == REPLAYED]
+    tried = sorted(reached, key=lambda one: alone[one])[: RUNGS + 1]
     done: list[str] = []
     rungs: list[Rung] = []
-    step_ns, kept = job.step_ns, alone
+    step_ns, kept = job.step_ns, {one: alone[one] for one in tried}
     while kept and len(rungs) < RUNGS:
         best = min(kept, key=lambda one: kept[one])
         if kept[best] > step_ns - LEAST_RUNG * job.step_ns:

@@ -44,13 +44,17 @@ class Nodes(msgspec.Struct, frozen=True):
     """What the n nodes and c chains of a job are.
 
     measured_ns int64 [n]: when each instant was, `NEVER` for meetings; activity, point int64 [n]: the activity that
-    ends there (or starts, if others meet it) and the host point, indices in its row, -1; row int64 [c]: of each chain,
-    -1 for meetings; chains: what each is, ("thread", number), ("stream", id) or ("meeting", number).
+    ends there (or starts, if others meet it) and the host point, indices in its row, -1; leaf int16 [n], name int32
+    [n]: the activity's leaf and what it is called (into `names`), -1; row int64 [c]: of each chain, -1 for meetings;
+    chains: what each is, ("thread", number), ("stream", id) or ("meeting", number).
     """
 
     measured_ns: I64
     activity: I64
     point: I64
+    leaf: NDArray[np.int16]
+    name: NDArray[np.int32]
+    names: list[str]
     row: I64
     chains: list[tuple[str, int]]
 
@@ -148,12 +152,14 @@ def _meetings(known: Sequence[Dependencies], times: Sequence[_Times], alignment:
     number = np.cumsum(real) - 1
     activity = np.empty(len(member), np.int64)
     start, end = np.empty(len(member), np.int64), np.empty(len(member), np.int64)
+    noticed = np.zeros(len(member), np.bool_)
     row = matches.row[member]
     for at, (one, when) in enumerate(zip(known, times, strict=True)):
         mine = row == at
         of_instance = np.flatnonzero(one.instance >= 0)
         activity[mine] = of_instance[matches.instance[member[mine]]]
         start[mine], end[mine] = when.start[activity[mine]], when.end[activity[mine]]
+        noticed[mine] = one.noticed[activity[mine]]
     meeting = number[matches.match[member]]
     last = np.full(int(real.sum()), NEVER, np.int64)
     np.maximum.at(last, meeting, start)
@@ -165,11 +171,18 @@ def _meetings(known: Sequence[Dependencies], times: Sequence[_Times], alignment:
         row=row,
         activity=activity,
         held=held,
-        transfer_ns=end - last[meeting],
+        transfer_ns=_transfers(end - last[meeting], noticed & held, held & matches.pair[matches.match[member]]),
         edge=np.full(len(member), -1, np.int64),
         leaf=matches.leaf[real].astype(np.int16),
         pair=matches.pair[real],
     )
+
+
+def _transfers(taken_ns: I64, noticed: Mask, messages: Mask) -> I64:
+    """Of messages whose ends were only noticed later: the usual time of the others, at most what they took."""
+    seen = taken_ns[messages & ~noticed]
+    usual = int(np.median(seen)) if len(seen) else 0
+    return np.where(noticed, np.minimum(taken_ns, usual), taken_ns)
 
 
 def _joined(
@@ -239,7 +252,7 @@ def _joined(
         edge_leaf=np.concatenate([*(one.edge_leaf for one in made), leaf, leaf[held]]),
         parts=Parts.joined([*own, moved, sent]),
         ends=_boundaries(known, times, made, node_of),
-        nodes=_nodes(times, made, met),
+        nodes=_nodes(known, times, made, met),
         meetings=msgspec.structs.replace(meetings, edge=edge),
         zero_ns=zero,
     )
@@ -265,9 +278,10 @@ def _boundaries(
     return Boundaries(node, row, step, begin, np.array([len(when.begin) - 1 for when in times], np.int64))
 
 
-def _nodes(times: Sequence[_Times], made: Sequence[RankNodes], met: int) -> Nodes:
-    measured, activity, point = [], [], []
-    for when, one in zip(times, made, strict=True):
+def _nodes(known: Sequence[Dependencies], times: Sequence[_Times], made: Sequence[RankNodes], met: int) -> Nodes:
+    measured, activity, point, leaf, name = [], [], [], [], []
+    names: dict[str, int] = {}
+    for waited, when, one in zip(known, times, made, strict=True):
         count = len(one.lag_ns)
         instant, of_activity, of_point = (np.full(count, value, np.int64) for value in (NEVER, -1, -1))
         instant[one.points], of_point[one.points] = when.points, np.arange(len(when.points))
@@ -277,12 +291,20 @@ def _nodes(times: Sequence[_Times], made: Sequence[RankNodes], met: int) -> Node
         measured.append(instant)
         activity.append(of_activity)
         point.append(of_point)
+        # A place behind the last stands for nodes without an activity.
+        codes = np.array([*(names.setdefault(text, len(names)) for text in waited.texts), -1], np.int32)
+        called = codes[waited.what] if len(waited.what) else np.full(len(waited.leaf), -1, np.int32)
+        leaf.append(np.append(waited.leaf, np.int16(-1))[of_activity])
+        name.append(np.append(called, np.int32(-1))[of_activity])
     none = np.full(met, -1, np.int64)
     rows = [np.full(len(one.chains), at, np.int64) for at, one in enumerate(made)]
     return Nodes(
         measured_ns=np.concatenate([*measured, np.full(met, NEVER)]),
         activity=np.concatenate([*activity, none]),
         point=np.concatenate([*point, none]),
+        leaf=np.concatenate([*leaf, none]).astype(np.int16),
+        name=np.concatenate([*name, none]).astype(np.int32),
+        names=list(names),
         row=np.concatenate([*rows, none]),
         chains=[*(chain for one in made for chain in one.chains), *(("meeting", at) for at in range(met))],
     )

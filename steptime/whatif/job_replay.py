@@ -9,14 +9,15 @@ import numpy as np
 from steptime import model
 from steptime.errors import GraphError
 from steptime.ranks.alignment import Alignment
-from steptime.ranks.counted import Counted
+from steptime.ranks.counted import Counted, Row
 from steptime.trace.events import I64
 from steptime.whatif.changes import scenario
+from steptime.whatif.chunks import chunks
 from steptime.whatif.graph import Weights
 from steptime.whatif.job_graph import JobGraph, job_graph
 from steptime.whatif.replay import baseline, replay
 from steptime.whatif.scenario import Change, Place, Scenario, weights
-from steptime.whatif.schedule import schedule
+from steptime.whatif.schedule import chain_of, schedule
 from steptime.whatif.step_times import step_lengths
 
 #: Scenarios replayed at once: more need more memory, and gain nothing. All at once have so many instants at most (each
@@ -34,7 +35,7 @@ class JobReplay:
     def __init__(self, counted: Counted, alignment: Alignment | None, pipeline: model.Pipeline | None) -> None:
         self.job: JobGraph = job_graph(counted.rows, alignment)
         self.plan = schedule(self.job.graph)
-        self.place = _place(counted, pipeline)
+        self.place = _place(counted, pipeline, self.job)
         self.times: I64 = replay(self.job.graph, self.plan, baseline(self.job.graph))[:, 0]
         lengths = step_lengths(self.job.ends, self.times[:, None])[:, 0]
         chosen = self.place.counted
@@ -71,8 +72,8 @@ def ready(counted: Counted, alignment: Alignment | None, pipeline: model.Pipelin
     known = [row.timeline.dependencies for row in counted.rows]
     if any(one is None for one in known):
         return "what waited for what is not known of all ranks"
-    if not any(counted.steps):
-        return "no step was counted"
+    if not any(step.dur_ns for _, step in counted.pairs):
+        return "no step that takes time was counted"
     instants = sum(len(one.start_ns) + len(one.host.at_ns) for one in known if one is not None)
     if instants > MOST_INSTANTS:
         return f"the job has {instants} instants, more than the {MOST_INSTANTS} that are replayed: choose fewer --steps"
@@ -82,7 +83,7 @@ def ready(counted: Counted, alignment: Alignment | None, pipeline: model.Pipelin
         return str(error)
 
 
-def _place(counted: Counted, pipeline: model.Pipeline | None) -> Place:
+def _place(counted: Counted, pipeline: model.Pipeline | None, job: JobGraph) -> Place:
     rank = np.array([row.rank for row in counted.rows], np.int64)
     stage = np.zeros(len(rank), np.int64)
     for at, ranks in enumerate(pipeline.stages if pipeline is not None else ()):
@@ -92,4 +93,22 @@ def _place(counted: Counted, pipeline: model.Pipeline | None) -> Place:
         np.isin(np.arange(len(row.timeline.steps)), steps)
         for row, steps in zip(counted.rows, counted.steps, strict=True)
     ]
-    return Place(rank, stage, np.unique(numbers, return_inverse=True)[1].ravel(), np.concatenate(chosen))
+    column = np.unique(numbers, return_inverse=True)[1].ravel()
+    chunk = chunks(counted.rows, stage, pipeline, job)
+    return Place(rank, stage, column, np.concatenate(chosen), chunk, *_groups(counted.rows, job))
+
+
+def _groups(rows: Sequence[Row], job: JobGraph) -> tuple[I64, list[str]]:
+    """The group of each node that communicates, int64 [n], and the groups' names."""
+    names: dict[str, int] = {}
+    found = np.full(len(job.nodes.activity), -1, np.int64)
+    row_of = job.nodes.row[chain_of(job.graph)]
+    for at, row in enumerate(rows):
+        known, instances = row.timeline.dependencies, row.timeline.instances
+        if known is None or instances is None:
+            continue
+        number = np.array([*(names.setdefault(one.shown, len(names)) for one in instances.groups), -1], np.int64)
+        of_instance = np.append(number[instances.group], -1)
+        nodes = np.flatnonzero((row_of == at) & (job.nodes.activity >= 0))
+        found[nodes] = of_instance[known.instance[job.nodes.activity[nodes]]]
+    return found, list(names)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from steptime.errors import UsageError
 from steptime.taxonomy import LEAVES
 from steptime.trace.events import I64
+from steptime.whatif.chunks import OUTSIDE
 from steptime.whatif.job_graph import JobGraph
 from steptime.whatif.rank_nodes import HELD, STALL, WORK
 from steptime.whatif.scenario import COMMUNICATES, COMPUTES, F64, Change, Mask, Place, Scenario
@@ -113,19 +114,35 @@ class _Kernels:
         self.totals = totals
 
     def bring(self, factor: F64, ratio: F64, rows: tuple[int, I64], columns: Mask) -> None:
-        """Bring the kernels of a row to the median of its peers' in the given columns; other ratios there become 1."""
+        """Bring the kernels of a row to the median of its peers' in the given columns; other ratios there become 1.
+
+        Steps with as many kernels are compared together: a kernel is as much slower than its peers' in all of them, and
+        keeps what it varies from step to step, as theirs do. Each step takes as long as its peers' all the same.
+        """
         row, peers = rows
+        several: dict[int, list[tuple[int, I64, F64]]] = {}
         for column in np.flatnonzero(columns).tolist():
-            own = np.flatnonzero((self.row == row) & (self.column == column))
-            several = [np.flatnonzero((self.row == peer) & (self.column == column)) for peer in peers.tolist()]
-            several = [one for one in several if len(one) == len(own)]
-            if not len(own) or not several:
-                continue
+            own = self._of(row, column)
+            theirs = [self._of(peer, column) for peer in peers.tolist()]
+            theirs = [one for one in theirs if len(one) == len(own)]
+            if len(own) and theirs:
+                median = np.median([self.ns[one] for one in theirs], axis=0)
+                several.setdefault(len(own), []).append((column, own, median))
+        for same in several.values():
             target = np.ones(len(self.ns))
-            target[own] = _ratio(np.median([self.ns[one] for one in several], axis=0), self.ns[own])
-            mine = np.flatnonzero(np.isin(self.which, own))
+            profile = _ratio(
+                np.sum([one[2] for one in same], axis=0), np.sum([self.ns[one[1]] for one in same], axis=0)
+            )
+            for _, own, median in same:
+                target[own] = profile * median.sum() / max(float((self.ns[own] * profile).sum()), 1.0)
+            mine = np.flatnonzero(np.isin(self.which, np.concatenate([own for _, own, _ in same])))
             factor[self.part[mine]] *= target[self.which[mine]]
-            ratio[row, column, np.unique(self.totals.leaf[self.at[mine]])] = 1.0
+            for column, own, _ in same:
+                ratio[row, column, np.unique(self.totals.leaf[self.at[np.isin(self.which, own)]])] = 1.0
+
+    def _of(self, row: int, column: int) -> I64:
+        result: I64 = np.flatnonzero((self.row == row) & (self.column == column))
+        return result
 
 
 def nobody_late(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:  # noqa: ARG001
@@ -156,6 +173,8 @@ def even(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenari
 def stages(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scenario:
     """All stages compute as long, what they compute in all stays the same.
 
+    Forward and backward passes of every chunk take as long as those of all others, where the passes are known.
+
     Raises:
         UsageError: there are no stages.
     """
@@ -163,13 +182,17 @@ def stages(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scena
     if len(stages) < 2:
         raise UsageError(f"{change.asked}: these traces show no pipeline stages")
     totals = _Totals(job, place, made)
-    computing = totals.ns[:, :, COMPUTES].sum(axis=2)
-    computing[~totals.counted] = np.nan
-    each = np.stack([np.nanmedian(computing[place.stage == stage], axis=0) for stage in stages])
-    ratio = np.ones_like(totals.ns)
-    for stage, own in zip(stages.tolist(), each, strict=True):
-        rows = np.flatnonzero(place.stage == stage)
-        share = np.nan_to_num(each.mean(axis=0) / own, nan=1.0)
-        for leaf in COMPUTES.tolist():
-            ratio[rows, :, leaf] = share
-    return totals.scaled(made, ratio)
+    mine = np.flatnonzero(np.isin(totals.leaf, COMPUTES))
+    part, row, column = totals.part[mine], totals.row[mine], totals.column[mine]
+    chunk = place.chunk[job.parts.index[part]]
+    ns = np.zeros((*totals.counted.shape, int(chunk.max(initial=OUTSIDE)) + 2))
+    np.add.at(ns, (row, column, chunk), job.parts.ns[part] * made.factor[part])
+    ns[~totals.counted] = np.nan
+    each = np.stack([np.nanmedian(ns[place.stage == stage], axis=0) for stage in stages])
+    target = np.empty_like(each)
+    for same in (slice(0, -1, 2), slice(1, -1, 2), slice(-1, None)):
+        target[..., same] = np.nanmean(each[..., same], axis=(0, 2), keepdims=True) if each[..., same].size else 0.0
+    share = _ratio(target, np.nan_to_num(each))
+    factor = made.factor.copy()
+    factor[part] *= share[np.searchsorted(stages, place.stage[row]), column, chunk]
+    return msgspec.structs.replace(made, factor=factor)

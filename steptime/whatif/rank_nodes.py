@@ -105,10 +105,12 @@ def rank_nodes(row: int, known: Dependencies, own_ns: tuple[I64, I64, I64], met:
     order, stream_first, begin, end = _streams(known, met, base)
     first = np.concatenate([host_first, stream_first + base])
     starts = _starts(known, own_ns, order)
+    # Of what was only noticed later nothing is known but that it held nobody.
+    own_length = np.where(known.noticed & ~met, 0, end_ns - start_ns)
     lag, work = (np.zeros(int(first[-1]), np.int64) for _ in range(2))
     np.add.at(lag, host.part_of, host.part_ns)
     lag[begin] = starts.gap_ns
-    work[begin] = starts.stall_ns + np.where(met, 0, end_ns - start_ns)
+    work[begin] = starts.stall_ns + np.where(met, 0, own_length)
     launched = np.flatnonzero(known.launch >= 0)
     edges = (
         (known.launch[launched], begin[launched], starts.latency_ns[launched]),
@@ -137,7 +139,7 @@ def rank_nodes(row: int, known: Dependencies, own_ns: tuple[I64, I64, I64], met:
         end=end,
         points=points,
         chains=[*(("thread", at) for at in host.thread[host_first].tolist()), *(("stream", at) for at in streams)],
-        parts=_parts(row, known, starts, (begin, end_ns - start_ns, met)),
+        parts=_parts(row, known, starts, (begin, own_length, met)),
     )
 
 

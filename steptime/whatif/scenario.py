@@ -18,8 +18,9 @@ F64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 #: Kinds of changes, see `Change`.
-LEAF, RANKS, NOBODY_LATE, EVEN, STAGES, APART, HIDDEN = (
+LEAF, KERNEL, RANKS, NOBODY_LATE, EVEN, STAGES, APART, HIDDEN = (
     "leaf",
+    "kernel",
     "ranks",
     "nobody late",
     "even",
@@ -37,10 +38,12 @@ COMPUTES = np.append(np.flatnonzero(np.isin(_SLICE_OF, ["kernels", "recompute"])
 class Change(msgspec.Struct, frozen=True):
     """One change. asked: how the user calls it.
 
-    kind: ``leaf`` (times of `leaves` by `factor`; at 0 their calls wait for nothing), ``ranks`` (`ranks` as fast as
-    their peers), ``nobody late`` (every rank at most as slow as its peers), ``even`` (every rank and step as the
+    kind: ``leaf`` (times of `leaves` by `factor`; at 0 their calls wait for nothing; of kernels what is beyond useful
+    work, or with `whole` all), ``kernel`` (what is called as `pattern` says, by `factor`), ``ranks`` (`ranks` as fast
+    as their peers), ``nobody late`` (every rank at most as slow as its peers), ``even`` (every rank and step as the
     median), ``stages`` (computing evenly spread over the stages), ``apart`` (no stage waits for a message of another),
-    ``hidden`` (nothing on the device waits for communication of `leaves`). leaves: codes.
+    ``hidden`` (nothing on the device waits for communication of `leaves`, gathers are sent ahead; only in a group
+    called `group` if that is given). leaves: codes.
     """
 
     asked: str
@@ -48,19 +51,26 @@ class Change(msgspec.Struct, frozen=True):
     leaves: tuple[int, ...] = ()
     factor: float = 0.0
     ranks: tuple[int, ...] = ()
+    group: str = ""
+    whole: bool = False
+    pattern: str = ""
 
 
 class Place(msgspec.Struct, frozen=True):
     """Where the rows of a job stand: rank, stage int64 [r] (stage 0 without a pipeline).
 
     Of each step, by row, then step: column int64, its number among all of the job, so that equal steps of two rows are
-    in one column; counted bool.
+    in one column; counted bool. chunk int64 [n]: of each node, see `steptime.whatif.chunks`.
+    group int64 [n]: of each node that communicates, an index into `groups`, their names; -1 for all others.
     """
 
     rank: I64
     stage: I64
     column: I64
     counted: Mask
+    chunk: I64
+    group: I64
+    groups: list[str]
 
 
 class Scenario(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 
+from tests.matrix import what_if
 from tests.matrix.judged import LEAF_TOLERANCE, NOT_ASKED, RIGHT, WRONG, Judged, judge, masked
 from tests.matrix.scenarios import HELD_OUT_SEEDS, PAIRS, TUNING_SEEDS, Cell, clean_cells, drawn_pairs, singles
 
@@ -74,8 +75,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("-j", "--jobs", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--clean", type=int, default=39, help="clean jobs (default 39: each layout three times)")
     parser.add_argument("--only", default="", help="single faults whose name holds one of these, no pairs")
+    parser.add_argument("--what-if", action="store_true", help="predict the job without its faults (`what_if`)")
     options = parser.parse_args(arguments)
     wanted = options.only.split(",") if options.only else []
+    if options.what_if:
+        return what_if.run(options.seed, options.jobs, wanted)
     cells = [cell for cell in singles() if not wanted or any(part in cell.name for part in wanted)]
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
 

@@ -48,6 +48,23 @@ def test_two_faults_on_two_ranks_of_a_job_are_both_named() -> None:
     assert one.culprit == RIGHT
 
 
+@pytest.mark.parametrize(
+    ("layout", "faults"),
+    [
+        ("ddp-2-hosts", ("slow_loader_one", "item_sync_one")),
+        ("ep", ("slow_gpu", "uneven_experts")),
+        ("ep", ("gc_pause", "uneven_experts")),
+        ("1f1b", ("few_micro_batches", "allocator")),
+        ("tp", ("slow_link", "recompute")),
+    ],
+)
+def test_both_faults_of_a_pair_are_among_the_first_two_causes(layout: str, faults: tuple[str, ...]) -> None:
+    one = judge(Cell(layout, faults), _SEED)
+    assert all(place is not None and place <= 2 for place in one.places.values()), one.first
+    assert one.culprit != WRONG
+    assert one.innocent == []
+
+
 def test_every_fault_that_costs_time_has_names_and_three_layouts() -> None:
     kinds = {one.fault.kind for name, one in INJECTIONS.items() if name not in HURT_RECORDINGS}
     assert kinds == set(NAMES)

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 import steptime
-from steptime.model import Collective, Report
+from steptime.model import Collective, Report, SlowGroup
 from steptime.ranks.bandwidth import bus_factor
-from steptime.ranks.slow_groups import _others_median
+from steptime.ranks.slow_groups import Waited, _others_median, with_waits
 from steptime.simulate import Scenario, simulate
 from steptime.taxonomy import LEAF_CODE
 from steptime.timeline.message_sizes import message_bytes
 from steptime.trace.events import CollectiveArgs
 from tests.builders import TraceBuilder
+from tests.matrix.scenarios import Cell
+from tests.ranks.jobs import Job, run
 
 GIB = 1 << 30
 
@@ -270,6 +272,35 @@ def test_a_slow_link_is_named_by_what_its_groups_share(tmp_path: Path) -> None:
     for group in ("mesh_dp", "mesh_tp"):
         assert all(5 in one.ranks for one in _row(report, "allreduce", group).slow_groups)
         assert _row(report, "allreduce", group).slow_groups[0].ratio == pytest.approx(2.0, rel=0.15)
+
+
+def test_waits_for_a_slow_group_are_its_own(tmp_path: Path) -> None:
+    """One of four tensor-parallel pairs has a slow link; the others wait for it where gradients are reduced."""
+    truth = simulate(Cell("tp", ("slow_link",)).scenario(), tmp_path, 47)
+    report = steptime.analyze(tmp_path)
+    found = [slow for one in report.collectives for slow in one.slow_groups]
+    # Rank 3's pair, and its ring across the pairs.
+    assert sorted(slow.ranks for slow in found) == [[1, 3, 5, 7], [2, 3]]
+    first = report.findings[0]
+    assert first.id == "slow-group"
+    assert any("other ranks wait for its members" in item.text for item in first.evidence)
+    # Mended, the job is quicker by what the truth says; nothing else is waited for.
+    assert first.share == pytest.approx(truth.saved_ns / truth.step_time_ns, abs=0.03)
+    waits = [step.leaves_ns["stragglers/wait_for_rank"] for rank in truth.ranks for step in rank.steps if not step.edge]
+    assert sum(slow.waits_ns for slow in found) == pytest.approx(sum(waits), rel=0.05)
+
+
+def test_no_more_is_waited_for_a_slow_group_than_it_lost() -> None:
+    """Rank 2 waits 50 for rank 0 and 30 for rank 1, rank 3 waits 10; each member of {0, 1} lost 120 / 2 = 60."""
+    found = {7: [SlowGroup(ranks=[0, 1], hosts=[], ratio=2.0, compared=1, lost_ns=120)]}
+    found[8] = [SlowGroup(ranks=[1, 3], hosts=[], ratio=1.5, compared=1, lost_ns=400)]
+    row, whom, ns = (np.array(one, np.int64) for one in ([2, 2, 3, 1], [0, 1, 1, 0], [50, 30, 10, 99]))
+    rows = run(Job(ranks_per_host=4, steps=2))
+    result = with_waits(found, rows, Waited(row, whom, ns))
+    # 80 of rank 2, of which 60 are due to it, and 10 of rank 3; what rank 1 waits for rank 0 is inside the group.
+    assert result[7][0].waits_ns == 60 + 10
+    # Of rank 2's 30 for rank 1 the first group holds 60 / 80: 22.5, rounded to 22.
+    assert result[8][0].waits_ns == 30 - 22
 
 
 def test_sockets_between_hosts_are_told(tmp_path: Path) -> None:

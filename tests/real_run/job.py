@@ -16,9 +16,10 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from tests.real_run.launch import run_ranks, to_arguments
 
@@ -62,6 +63,10 @@ class Settings:
     sequence: int = 32
     batch: int = 4
     with_stack: bool = False
+    bucket_mb: float = 4.0
+    op_ms: float = 0.0  # an op of the model sleeps so long a step on every rank, half of it in the backward pass,
+    slow_op_rank: int = -1  # and longer on this one
+    slow_op_ms: float = 0.0
 
 
 CHOICES = {"checkpointing": ("off", "reentrant", "nonreentrant"), "optimizer": ("sgd", "adamw")}
@@ -103,7 +108,8 @@ def train(out: Path, settings: Settings, rank: int) -> None:
     torch.manual_seed(0)
     meeting = (out / "rendezvous").resolve().as_uri()
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=settings.ranks)
-    model = DistributedDataParallel(_build_model(settings), bucket_cap_mb=4)
+    own_ms = settings.op_ms + (settings.slow_op_ms if rank == settings.slow_op_rank else 0.0)
+    model = DistributedDataParallel(_build_model(settings, own_ms), bucket_cap_mb=settings.bucket_mb)
     if settings.optimizer == "sgd":
         optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     else:
@@ -168,12 +174,41 @@ def _build_dataset(settings: Settings, rank: int, sleep_ns: dict[str, int]) -> D
     return Samples()
 
 
-def _build_model(settings: Settings) -> torch.nn.Module:
-    """Embedding, blocks (each checkpointed if the settings say so), head."""
+def _sleeping_op() -> Callable[[torch.Tensor, float], torch.Tensor]:
+    """An op that takes a known time without a core, in the forward pass and again in the backward pass."""
+    import torch
+
+    library = cast("Any", torch.library).Library("real_run", "DEF")
+    library.define("sleep(Tensor x, float ms) -> Tensor")
+
+    def run(x: torch.Tensor, ms: float) -> torch.Tensor:
+        time.sleep(ms / 1e3)
+        return x.clone()
+
+    library.impl("sleep", run, "CPU")
+
+    class Sleep(torch.autograd.Function):
+        defined_by = library  # the op is gone with it
+
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, ms: float) -> torch.Tensor:
+            ctx.ms = ms
+            return cast("torch.Tensor", torch.ops.real_run.sleep(x, ms))
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+            return torch.ops.real_run.sleep(grads[0], ctx.ms), None
+
+    return cast("Callable[[torch.Tensor, float], torch.Tensor]", Sleep.apply)
+
+
+def _build_model(settings: Settings, op_ms: float) -> torch.nn.Module:
+    """Embedding, blocks (each checkpointed if the settings say so), head; ops of the blocks sleep `op_ms` in all."""
     import torch
     from torch.utils.checkpoint import checkpoint
 
     width = settings.width
+    sleep = _sleeping_op() if op_ms else None
 
     class Block(torch.nn.Module):
         def __init__(self) -> None:
@@ -192,6 +227,8 @@ def _build_model(settings: Settings) -> torch.nn.Module:
             q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1))
             mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + self.out(mixed.transpose(1, 2).flatten(2))
+            if sleep is not None:
+                x = sleep(x, op_ms / 2 / settings.layers)
             y: torch.Tensor = x + self.mlp(x)
             return y
 

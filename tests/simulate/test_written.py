@@ -210,3 +210,16 @@ def _assert_agreement(truth: Truth, report: Report) -> None:
                 assert abs(ours[key] - true[key]) < 0.005 * step.dur_ns, (rank.rank, step.step, key)
             compared += 1
     assert compared == 2 * truth.world_size
+
+
+def test_a_host_ahead_of_its_device_is_held_in_a_launch_that_it_has(tmp_path: Path) -> None:
+    # Rank 1's `.item()` copies are launches that rank 0 lacks: none of them may hold rank 0, whose trace shows nothing.
+    faults = [Fault(kind="python", ranks=[1], size=30.0), Fault(kind="item_sync", ranks=[1], size=400.0)]
+    simulate(job(layout=Layout(tp=2), fault=faults), tmp_path)
+    spans = [(event["start"], event["end"]) for event in events(tmp_path / "rank0.json.gz", "cpu_op", "cuda_runtime")]
+    ended, holes = spans[0][1], []
+    for start, end in spans:
+        holes.append(start - ended)
+        ended = max(ended, end)
+    assert max(holes) < 5_000_000
+    assert max(end - start for start, end in spans) > 20_000_000

@@ -178,6 +178,28 @@ def test_contention_inside_the_noise_is_not_charged(tmp_path: Path) -> None:
         assert_step(steps_of(report)[number], 600_000, {"kernels/matmul": 505_000, "exposed_comm/allreduce": 95_000})
 
 
+@pytest.mark.parametrize(("length", "charged"), [(110, 0), (160, 50)])
+def test_a_step_slower_in_everything_is_no_contention(tmp_path: Path, length: int, charged: int) -> None:
+    """Steps 4 and 5: three kernels alone take 220 for 200, so one of 100 under an all-reduce is due to take 110."""
+    trace = TraceBuilder(world_size=2)
+    host = 0
+    for k in range(5):
+        alone, s = k < 3, host + 100
+        each, own = (200, 100) if alone else (220, length)
+        trace.step(k + 1, at=host, for_=300 + 3 * each)
+        launch(trace, NEW_GEMM, host + 2, s, s + own)
+        begin = own if alone else 0
+        trace.collective("allreduce", at=s + begin, for_=300 - begin, launch_at=host + 15)
+        for at in range(3):
+            launch(trace, GEMM, host + 26 + 12 * at, s + 300 + each * at, s + 300 + each * (at + 1))
+        host += 300 + 3 * each
+    report = report_of(trace, tmp_path)
+    for number in (4, 5):
+        table = {"kernels/matmul": length - charged + 660, "kernels/comm_contention": charged}
+        table |= {"exposed_comm/allreduce": 300 - length}
+        assert_step(steps_of(report)[number], 960_000, {leaf: us * 1000 for leaf, us in table.items() if us})
+
+
 @pytest.mark.parametrize("dialect", ["integer", "legacy"])
 def test_older_dialects_give_the_same_table(tmp_path: Path, dialect: str) -> None:
     trace = TraceBuilder(dialect="integer" if dialect == "integer" else "legacy")

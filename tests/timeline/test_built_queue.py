@@ -106,6 +106,42 @@ def test_lost_kernels_explain_a_stall(tmp_path: Path) -> None:
     assert_step(steps[2], 1_000_000, {"kernels/matmul": 600_000, "unexplained/events_missing": 400_000})
 
 
+@pytest.mark.parametrize(
+    ("ends", "begins", "table"),
+    [
+        # [300, 500) without its kernel of 200, all of it beside the all-reduce.
+        (700, 500, {"kernels/matmul": 800_000, "unexplained/events_missing": 200_000}),
+        # The hole is 300 long: the all-reduce owns what the lost kernel, queued at its start, leaves.
+        (
+            700,
+            600,
+            {"kernels/matmul": 700_000, "unexplained/events_missing": 200_000, "exposed_comm/allreduce": 100_000},
+        ),
+        # Idle for 50 at its end: that shows the loss as it is, so 150 are left for beside the all-reduce.
+        (450, 500, {"kernels/matmul": 800_000, "unexplained/events_missing": 200_000}),
+    ],
+)
+def test_what_hid_communication_and_was_lost_leaves_none_exposed(
+    tmp_path: Path, ends: int, begins: int, table: dict[str, int]
+) -> None:
+    """Steps of two GEMMs with another op's between them; step 2 lacks the record of that one, 200 long elsewhere."""
+    trace = TraceBuilder(world_size=2)
+    for k in range(3):
+        host, s = 1000 * k, 1000 * k + 100
+        trace.step(k + 1, at=host, for_=1000)
+        launch(trace, GEMM, host + 2, s, s + 300)
+        trace.collective("allreduce", at=s + 100, for_=(ends if k == 1 else 700) - 100, launch_at=host + 15)
+        if k == 1:
+            trace.op("aten::bmm", at=host + 26, for_=10)
+            trace.runtime("cudaLaunchKernel", at=host + 28, for_=5)
+        else:
+            launch(trace, GEMM, host + 28, s + 300, s + 500, op="aten::bmm")
+        launch(trace, GEMM, host + 40, s + (begins if k == 1 else 500), s + 1000)
+    steps = steps_of(report_of(trace, tmp_path))
+    assert_step(steps[2], 1_000_000, table)
+    assert_step(steps[3], 1_000_000, {"kernels/matmul": 1_000_000})
+
+
 def test_a_call_that_never_has_kernels_is_no_evidence(tmp_path: Path) -> None:
     steps = steps_of(report_of(lost_launches("cudaEventRecord"), tmp_path))
     # The same, but an event record starts nothing on the device.

@@ -1,0 +1,159 @@
+"""The pages of plans and watches in Chromium, from disk, with every request recorded and blocked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from steptime.model.plan import Plan
+from steptime.model.watch import Watch
+from steptime.report.goodput import FORMATS
+from tests.report.run_reports import HOSTILE, bare_plan, bare_watch, full_plan, full_watch
+
+CHROMIUM = "/usr/bin/chromium"
+if not os.access(CHROMIUM, os.X_OK):
+    pytest.skip(f"{CHROMIUM} is not installed", allow_module_level=True)
+playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+from playwright.sync_api import Browser, Page, Route, sync_playwright  # noqa: E402
+
+PHONE, DESK = 390, 1200
+#: The charts of each page, with how many marks each must have at least.
+CHARTS: dict[str, tuple[Callable[[], Plan | Watch], dict[str, int]]] = {
+    # Two areas, two lines, a point for each interval to hover over, two marks with their texts.
+    "full_plan": (full_plan, {"curve-chart": 4 + 51 + 4, "split-chart": 10, "memory-chart": 12 * 4 + 1}),
+    "bare_plan": (bare_plan, {"curve-chart": 4 + 50 + 2, "split-chart": 4}),
+    "full_watch": (
+        full_watch,
+        {
+            "loss-chart": 5,
+            "grad_norm-chart": 3,
+            "throughput-chart": 2,
+            "mfu-chart": 2,
+            "update_ratio-chart": 1,
+        },
+    ),
+    "bare_watch": (bare_watch, {"loss-chart": 1}),
+    "hostile_plan": (lambda: full_plan(HOSTILE), {}),
+    "hostile_watch": (lambda: full_watch(HOSTILE), {}),
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as driver:
+        # A container has no user namespaces, and little shared memory.
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def look(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """A function that opens a report's page and waits for its charts."""
+    contexts = []
+
+    def opened(name: str, width: int = DESK, scheme: str = "light") -> Page:
+        file = tmp_path / "report.html"
+        file.write_text(FORMATS["html"].render(CHARTS[name][0]()), encoding="utf-8")
+        context = browser.new_context(
+            viewport={"width": width, "height": 844}, color_scheme="dark" if scheme == "dark" else "light"
+        )
+        contexts.append(context)
+        page = context.new_page()
+        requests, said = [], []
+
+        def route(asked: Route) -> None:
+            requests.append(asked.request.url)
+            if asked.request.url == file.as_uri():
+                asked.continue_()
+            else:
+                asked.abort()
+
+        context.route("**/*", route)
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(file.as_uri())
+        page.wait_for_selector("html[data-charts=drawn]", state="attached", timeout=30_000)
+        assert requests == [file.as_uri()]
+        assert said == []
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+def _marks(page: Page, chart: str) -> int:
+    count: int = page.evaluate(
+        """chart => [...document.querySelectorAll(`#${chart} svg g[class*="mark-"][class*="role-mark"]`)]
+            .reduce((sum, group) => sum + group.querySelectorAll("path, text, line, rect").length, 0)""",
+        chart,
+    )
+    return count
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_it_opens_without_an_error_or_a_request_and_draws_every_mark(name: str, look: Callable[..., Page]) -> None:
+    page = look(name)
+    least = CHARTS[name][1]
+    charts = page.eval_on_selector_all(".chart", "all => all.map(one => one.id)")
+    assert not least or set(charts) == set(least)
+    drawn = {chart: _marks(page, chart) for chart in charts}
+    assert {chart: count for chart, count in drawn.items() if count < least.get(chart, 1)} == {}
+    for chart in charts:
+        box = page.locator(f"#{chart} svg").bounding_box()
+        assert box is not None
+        assert box["width"] > 300
+        assert box["height"] > 40
+    # A chart takes its own place and nothing else's.
+    assert page.eval_on_selector_all("section h2", "all => all.length") == page.locator("section").count()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", CHARTS)
+def test_a_phone_scrolls_only_down(name: str, scheme: str, look: Callable[..., Page]) -> None:
+    page = look(name, PHONE, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
+    for chart in page.eval_on_selector_all(".chart", "all => all.map(one => one.id)"):
+        box = page.locator(f"#{chart} svg").bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= PHONE, chart
+
+
+@pytest.mark.parametrize("name", ["hostile_plan", "hostile_watch"])
+def test_hostile_names_are_text(name: str, look: Callable[..., Page]) -> None:
+    page = look(name)
+    assert page.locator("img").count() == 0
+    assert "<img src=x" in page.locator("body").inner_text()
+
+
+def test_hovering_over_the_curve_tells_the_figures(look: Callable[..., Page]) -> None:
+    page = look("bare_plan")
+    points = page.locator("#curve-chart svg g.mark-symbol.role-mark path")
+    points.nth(8).hover(force=True)
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    told = page.locator("#vg-tooltip-element").inner_text()
+    for said in ("interval", "goodput (95 %)", "single runs", "first-order formula"):
+        assert said in told
+
+
+def test_hovering_over_a_spike_tells_where_to_rewind(look: Callable[..., Page]) -> None:
+    """The planted one: 1.5 above usual at steps 25,000 to 25,025, checkpoints every 1,000."""
+    page = look("full_watch")
+    points = page.locator("#loss-chart svg g.mark-symbol.role-mark path")
+    texts = set()
+    for at in range(points.count()):
+        points.nth(at).hover(force=True)
+        page.wait_for_selector("#vg-tooltip-element.visible")
+        texts.add(" ".join(page.locator("#vg-tooltip-element").inner_text().split()))
+    assert any("rewind to 24,000" in text for text in texts), texts
+
+
+@pytest.mark.parametrize("name", ["full_plan", "full_watch"])
+def test_it_prints(name: str, look: Callable[..., Page]) -> None:
+    assert look(name).pdf(format="A4").startswith(b"%PDF-")
