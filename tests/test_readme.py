@@ -97,6 +97,12 @@ def test_the_options_of_analyze_are_the_table() -> None:
     assert _flags("show") == {"-o", "--output", "-q", "--quiet"}
 
 
+def test_the_options_of_gate_are_the_table() -> None:
+    """Its other options are those of diff, but that it writes no report."""
+    shown = {flag for row in _table("option of `gate`") for flag in re.findall(r"`(-[-\w]+)", row[0])}
+    assert shown | (_flags("diff") - {"-o", "--output"}) == _flags("gate")
+
+
 def test_the_requests_of_what_if_are_the_table() -> None:
     """Every name in the table is one that what-if takes; its other options are those of analyze, but one."""
     from steptime.whatif.requests import remove, scale

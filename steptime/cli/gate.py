@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from steptime.cli.inputs import input_options, read_options
+from steptime.cli.outputs import check_places, screen, write_texts
 from steptime.cli.progress import progress
-from steptime.cli.reading import analysis, analysis_options
 from steptime.cli.runs import read_runs
 from steptime.errors import ReportError, UsageError
 
@@ -35,6 +34,8 @@ class _Greedy(click.Command):
     """A command whose `_GREEDY` options take several words."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeat a greedy option before each of its words."""
+        greedy = any(word in _GREEDY for word in args)
         spread: list[str] = []
         option = ""
         for word in args:
@@ -45,7 +46,13 @@ class _Greedy(click.Command):
                 spread += [option, word]
             else:
                 spread.append(word)
-        return super().parse_args(ctx, spread)
+        try:
+            return super().parse_args(ctx, spread)
+        except click.MissingParameter as error:
+            if greedy:
+                what = "no CANDIDATE: it stands first, since --baseline and --history take every word after them"
+                raise click.UsageError(what, ctx) from error
+            raise
 
 
 _PATH = click.Path(path_type=Path, dir_okay=False)
@@ -85,7 +92,7 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 @click.option("--junit", type=_PATH, metavar="FILE", help="Write it as JUnit XML.")
 @click.option("--code-quality", type=_PATH, metavar="FILE", help="Write it as GitLab's code quality report.")
 @click.option("--json", "json_file", type=_PATH, metavar="FILE", help="Write it as JSON.")
-@analysis_options
+@input_options
 @click.option("-q", "--quiet", is_flag=True, help="Print the first line only.")
 def command(candidate: tuple[str, ...], quiet: bool, verbose: bool, **options: Any) -> None:
     """Say whether CANDIDATE is slower than the baseline, by how much, and what in the step moved.
@@ -96,9 +103,10 @@ def command(candidate: tuple[str, ...], quiet: bool, verbose: bool, **options: A
     from steptime.cli.gating import Ask, gate
 
     own = _Own(**{name: options.pop(name) for name in _Own.__dataclass_fields__})
+    check_places(own.files, [*candidate, *own.baseline, *own.history], lambda _: None)
     with progress(quiet, verbose) as tick:
         # Gains of fixes are no part of a verdict, and the replay that computes them takes as long as all the rest.
-        how = analysis(options, replay=False, progress=tick)
+        how = read_options(options | {"replay": False, "progress": tick})
         if own.update_baseline is not None and not own.baseline and not own.accept:
             _store_first(read_runs(candidate, how), own)
             return
@@ -141,6 +149,11 @@ class _Own:
     code_quality: Path | None
     json_file: Path | None
 
+    @property
+    def files(self) -> list[Path]:
+        """What is to be written, but the baseline."""
+        return [path for path in (self.comment, self.junit, self.code_quality, self.json_file) if path is not None]
+
     def limits(self) -> GateTable:
         """As a settings file would say it."""
         from steptime.gate.settings import GateTable
@@ -155,22 +168,17 @@ class _Own:
 
 
 def _deliver(verdict: Verdict, own: _Own, quiet: bool) -> None:
-    from steptime.gate.accepted import write_at_once
     from steptime.report import gate_ci, gate_markdown, gate_terminal, gate_words
 
     quality_at = str(own.update_baseline or _SETTINGS_FILE)
-    for path, text in (
+    texts = (
         (own.comment, gate_markdown.render(verdict)),
         (own.junit, gate_ci.junit(verdict)),
         (own.code_quality, gate_ci.code_quality(verdict, quality_at)),
         (own.json_file, gate_ci.as_json(verdict)),
-    ):
-        if path is not None:
-            write_at_once(path, text)
-    on_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if on_terminal else None
-    color = on_terminal and not os.environ.get("NO_COLOR")
-    whole = gate_terminal.render(verdict, width, color)
+    )
+    write_texts({path: text for path, text in texts if path is not None})
+    whole = gate_terminal.render(verdict, *screen())
     click.echo(gate_words.headline(verdict) + "\n" if quiet else whole, nl=False)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         click.echo(gate_ci.workflow_commands(verdict), nl=False)

@@ -131,10 +131,11 @@ def _with_cause(verdict: Verdict, answer: Answer) -> Verdict:
     """The verdict with what changed between the typical runs of both sides, in words."""
     from steptime.diff.compare import diff_reports
     from steptime.gate.baseline import typical
+    from steptime.report.diff_words import config_lines
     from steptime.report.gate_words import cause_lines
 
     if verdict.mismatches or not verdict.judged:
         return verdict
     before, after = typical(answer.baseline), typical(answer.candidate)
     diff = diff_reports(before.report, after.report, names=(before.name, after.name))
-    return replace(verdict, cause=cause_lines(diff))
+    return replace(verdict, cause=cause_lines(diff), notes=[*verdict.notes, *config_lines(diff)])

@@ -7,14 +7,14 @@ from rich.text import Text
 from steptime.model.gate import Verdict
 from steptime.report import gate_words
 from steptime.report.names import brief, visible
-from steptime.report.text_page import Page
+from steptime.report.text_page import TextPage, fitting
 
 _STYLES = {"pass": "bold green", "regressed": "bold red", "cannot tell": "bold yellow"}
 
 
 def render(verdict: Verdict, width: int | None = None, color: bool = False) -> str:
-    """Return the verdict as text that ends in a newline; width and color as `text_page.Page` takes them."""
-    page = Page(width, color)
+    """Return the verdict as text that ends in a newline; width: None takes the terminal's."""
+    page = TextPage(fitting(width), color)
     page.line(gate_words.headline(verdict), style=_STYLES[verdict.status])
     if verdict.remedy:
         page.line(visible(verdict.remedy), lead="What to do: ")
@@ -37,7 +37,7 @@ def render(verdict: Verdict, width: int | None = None, color: bool = False) -> s
     return page.text()
 
 
-def _judged(page: Page, verdict: Verdict) -> None:
+def _judged(page: TextPage, verdict: Verdict) -> None:
     """One thing a line, in words: seven columns of figures would not fit."""
     rows = gate_words.judged_rows(verdict)
     wide = [max(len(row[at]) for row in rows) for at in (0, 1)]
@@ -53,7 +53,7 @@ def _judged(page: Page, verdict: Verdict) -> None:
         page.line("; ".join(part for part in said if part), lead=f"{status:<{wide[0]}}  {name:<{wide[1]}}  ")
 
 
-def _table(page: Page, head: list[str], rows: list[list[str]]) -> None:
+def _table(page: TextPage, head: list[str], rows: list[list[str]]) -> None:
     """Columns side by side; the last one is wrapped under its own beginning."""
     widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head) - 1)]
     for number, row in enumerate([head, *rows]):

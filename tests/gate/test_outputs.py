@@ -194,9 +194,26 @@ def test_settings_files_hold_for_the_command(
 
 
 def test_an_output_that_can_t_be_written_is_no_pass(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    _, base = pair
+    new, base = pair
     assert main(["gate", base, "--baseline", base, "--comment", "no/c.md"]) == 2
-    assert "can't be written" in capsys.readouterr().err
+    assert "the folder no does not exist" in capsys.readouterr().err
+    before = Path(base).read_bytes()
+    assert main(["gate", new, "--baseline", base, "--json", base]) == 2
+    assert "is an input of this command" in capsys.readouterr().err
+    assert Path(base).read_bytes() == before
+
+
+def test_a_verdict_without_a_baseline_is_written_too(pair: tuple[str, str], tmp_path: Path) -> None:
+    new, _ = pair
+    assert main(["gate", new, "--baseline", "gone.json", "--comment", "c.md", "--junit", "j.xml", "-q"]) == 2
+    assert "**cannot tell: gone.json: no such file" in (tmp_path / "c.md").read_text()
+    assert ElementTree.parse(tmp_path / "j.xml").getroot().get("errors") == "1"
+
+
+def test_the_candidate_stands_first(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    new, base = pair
+    assert main(["gate", "--baseline", base, new]) == 2
+    assert "no CANDIDATE: it stands first" in capsys.readouterr().err
 
 
 def test_noise_alone_is_not_blamed_on_anybody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
