@@ -12,6 +12,8 @@ from steptime.model.gate import Mismatch
 SAME_FLOPS = 0.01
 #: Share of a file's events that may have been impossible and dropped, and share of the step in lost device events.
 DROPPED, LOST = 0.001, 0.01
+#: From so many ranks on most of them are more than one.
+_RANKS_FOR_MOST = 3
 
 _Check = Callable[[Run, Run], Mismatch | None]
 
@@ -28,17 +30,21 @@ def mismatches(candidate: Sequence[Run], baseline: Sequence[Run], min_steps: int
     return list(kinds.values())
 
 
-def not_compared(candidate: Sequence[Run], baseline: Sequence[Run]) -> list[str]:
-    """What could not be compared because a report does not know it."""
+def remarks(candidate: Sequence[Run], baseline: Sequence[Run]) -> list[str]:
+    """What the reader of a verdict should know: what could not be compared, and work that moved between ranks."""
     runs = [*baseline, *candidate]
+    found = []
     unknown = [run.name for run in runs if run.report.job.model_flops_per_step is None]
-    tokens = all(_tokens(run) is not None for run in runs)
-    if unknown and not tokens:
-        return [
+    if unknown and any(_tokens(run) is None for run in runs):
+        found.append(
             f"not checked that model and batch are the same: FLOPs of a step unknown in {unknown[0]}; "
             "give --tokens-per-step to analyze, and record shapes"
-        ]
-    return []
+        )
+    for run in candidate:
+        other = _ranks_with_other_work(run, baseline[0])
+        factors = ", ".join(f"rank {rank} {factor:.2f} times" for rank, factor in list(other.items())[:4])
+        found += [f"{run.name}: some ranks have another amount of work than before, {factors}"] if other else []
+    return found
 
 
 def _quality(run: Run, min_steps: int) -> list[Mismatch]:
@@ -104,7 +110,7 @@ def _batch(run: Run, base: Run) -> Mismatch | None:
 
 def _model(run: Run, base: Run) -> Mismatch | None:
     mine, theirs = run.report.job.model_flops_per_step, base.report.job.model_flops_per_step
-    if not mine or not theirs or abs(mine - theirs) <= SAME_FLOPS * theirs:
+    if not mine or not theirs or abs(mine - theirs) <= SAME_FLOPS * theirs or _ranks_with_other_work(run, base):
         return None
     same_batch = _tokens(run) is not None and _tokens(run) == _tokens(base)
     what = "another model" if same_batch else "another model or batch"
@@ -113,6 +119,30 @@ def _model(run: Run, base: Run) -> Mismatch | None:
         reason=f"{what}: a step of {run.name} has {mine / theirs:.3f} times the model FLOPs of {base.name}",
         remedy=_AGAIN,
     )
+
+
+def _ranks_with_other_work(run: Run, base: Run) -> dict[int, float]:
+    """Ranks whose useful work is not the baseline's, as a factor of it, where that of most ranks is; else none.
+
+    Another model or batch changes the work of every rank. Work that is spread unevenly, as by long sequences or popular
+    experts on one rank, is a regression of the same job.
+    """
+    mine, theirs = _work_ns(run), _work_ns(base)
+    if len(theirs) < _RANKS_FOR_MOST or mine.keys() != theirs.keys() or not all(theirs.values()):
+        return {}
+    factors = {rank: mine[rank] / theirs[rank] for rank in theirs}
+    other = {rank: factor for rank, factor in factors.items() if abs(factor - 1.0) > SAME_FLOPS}
+    return other if 2 * len(other) < len(factors) else {}
+
+
+def _work_ns(run: Run) -> dict[int, float]:
+    """Time of useful work at peak in the mean counted step, by rank: FLOPs over the peak, however long they took."""
+    numbers = set(run.report.job.steps)
+    found = {}
+    for rank in run.report.ranks:
+        work = [step.productive_ns for step in rank.steps if step.step in numbers and not step.edge]
+        found[rank.rank] = sum(work) / len(work) if work else 0.0
+    return found
 
 
 def _layout(run: Run, base: Run) -> Mismatch | None:

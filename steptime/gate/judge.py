@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from steptime.errors import EXIT_CANNOT_TELL, EXIT_OK, EXIT_REGRESSED
 from steptime.gate.accepted import Accepted, credit_ns
 from steptime.gate.baseline import spread_in
-from steptime.gate.comparable import mismatches, not_compared
+from steptime.gate.comparable import mismatches, remarks
 from steptime.gate.limits import Name
 from steptime.gate.parts import CANNOT_TELL, PASS, REGRESSED, judge_budget, judge_mfu, leaf_means_ns, moved
 from steptime.gate.runs import Run
@@ -90,7 +90,7 @@ def judge(question: Question, settings: Settings) -> Verdict:
         baseline=[run.shown() for run in baseline],
         run_sd=gap.run_sd,
         degrees=gap.degrees,
-        notes=[*notes, *not_compared(candidate, baseline)],
+        notes=[*notes, *remarks(candidate, baseline)],
     )
 
 

@@ -109,6 +109,41 @@ def test_the_same_again_is_judged(tmp_path: Path) -> None:
     assert main(["gate", str(tmp_path / "new.json"), "--baseline", str(tmp_path / "new.json")]) == 0
 
 
+def on_ranks(work_ms: list[int]) -> Report:
+    """A job whose ranks do so much useful work, of a peak that is known; each step has 100 ms."""
+    found = report(STEPS, ranks=len(work_ms), model_flops_per_step=sum(work_ms) * 10**12)
+    ranks = [
+        replace(
+            rank,
+            steps=[
+                replace(step, productive_ns=ms * 1_000_000, leaves_ns={"kernels/matmul": step.dur_ns - ms * 1_000_000})
+                for step in rank.steps
+            ],
+        )
+        for rank, ms in zip(found.ranks, work_ms, strict=True)
+    ]
+    work_ns, total_ns = sum(work_ms) * len(STEPS) * 1_000_000, found.job.total_ns
+    slices = [
+        replace(one, ns=total_ns - work_ns, leaves=[]) if one.id == "kernels" else one for one in found.job.slices
+    ]
+    return replace(found, ranks=ranks, job=replace(found.job, productive_ns=work_ns, slices=slices))
+
+
+@pytest.mark.parametrize(
+    ("work_ms", "code"),
+    [([30, 30, 30, 45], 0), ([31, 31, 31, 31], 2), ([30, 30, 45, 45], 2), ([30, 30, 30, 30], 0)],
+)
+def test_more_work_on_one_rank_is_judged_and_more_on_all_is_another_job(
+    work_ms: list[int], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.save(on_ranks(work_ms), tmp_path / "new.json")
+    store.save(on_ranks([30, 30, 30, 30]), tmp_path / "base.json")
+    assert main(["gate", str(tmp_path / "new.json"), "--baseline", str(tmp_path / "base.json")]) == code
+    text = " ".join(capsys.readouterr().out.split())
+    assert ("another model or batch" in text) == (code == 2)
+    assert ("rank 3 1.50 times" in text) == (work_ms == [30, 30, 30, 45])
+
+
 def _newer(path: Path) -> None:
     store.save(same(), path)
     path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 999'))
