@@ -1,7 +1,8 @@
 """The verdict: statistics first, threshold second.
 
 **Regressed** (exit 1): the step is slower for certain (one-sided, 1.1 %) and by more than is allowed; or slow steps
-have become so much more or slower that it is certain at 0.05 %; or a budget is broken for certain.
+have become so much more or slower that it is certain at 0.05 %; or a budget is broken for certain (1.1 % for all
+budgets together).
 
 **Cannot tell** (exit 2): the runs can't be compared; or the step is probably slower (1.1 to 10 %), but not for certain;
 or a limit of the user's own is exceeded, but not for certain; or a regression of `Settings.detect` (25 %) would not
@@ -71,11 +72,13 @@ def judge(question: Question, settings: Settings) -> Verdict:
     credited = [replace(run, credit=shares) for run in candidate]
     gap = difference([run.usual for run in credited], [run.usual for run in baseline], history)
     judged = [_step_time(gap, credited, baseline, settings), _slow_steps(credited, baseline)]
+    # Bonferroni: however many budgets there are, the same job breaks one by chance as seldom as if there were one.
+    alpha = ALPHA / max(len(settings.budgets) + (settings.min_mfu is not None), 1)
     judged += [
-        judge_budget(name, limit, candidate, baseline, _credit_of(name, candidate, credit))
+        judge_budget(name, limit, candidate, baseline, _credit_of(name, candidate, credit), alpha)
         for name, limit in settings.budgets
     ]
-    judged += [judge_mfu(settings.min_mfu, candidate, baseline)] if settings.min_mfu is not None else []
+    judged += [judge_mfu(settings.min_mfu, candidate, baseline, alpha)] if settings.min_mfu is not None else []
     status = next((one for one in (REGRESSED, CANNOT_TELL) if any(row.status == one for row in judged)), PASS)
     deciding = next((row for row in judged if row.status == status), judged[0])
     return Verdict(

@@ -64,10 +64,12 @@ def _untold(runs: Sequence[Run], name: str) -> bool:
     return False
 
 
-def judge_budget(name: Name, limit: Limit, candidate: Sequence[Run], baseline: Sequence[Run], credit_ns: int) -> Judged:
+def judge_budget(
+    name: Name, limit: Limit, candidate: Sequence[Run], baseline: Sequence[Run], credit_ns: int, alpha: float = ALPHA
+) -> Judged:
     """Whether a slice, leaf or finding keeps its budget, `credit_ns` of it being accepted.
 
-    It is broken if the estimate is over the limit and that is certain at `ALPHA`: for a growth, that there is any; for
+    It is broken if the estimate is over the limit and that is certain at `alpha`: for a growth, that there is any; for
     an absolute limit, that it is exceeded. Over the limit and not certain is "cannot tell".
     """
     unit = "share" if limit.share and not limit.growth else "ns"
@@ -84,11 +86,11 @@ def judge_budget(name: Name, limit: Limit, candidate: Sequence[Run], baseline: S
         gap = difference(after, before, assumed=ASSUMED_PART * max(now, was))
         allowed = (limit.value * was if limit.share else limit.value) + credit_ns
         allowed = max(allowed, NEGLIGIBLE * _mean_step_ns(baseline))
-        broken, certain = gap.estimate > allowed, gap.chance(float(credit_ns)) < ALPHA
+        broken, certain = gap.estimate > allowed, gap.chance(float(credit_ns)) < alpha
     else:
         credit = credit_ns / _mean_step_ns(candidate) if unit == "share" else credit_ns
         gap = against(after, limit.value + credit, spread_of(before), ASSUMED_PART * now)
-        broken, certain = gap.estimate > 0, gap.chance() < ALPHA
+        broken, certain = gap.estimate > 0, gap.chance() < alpha
     status = PASS if not broken else REGRESSED if certain else CANNOT_TELL
     reference = was if limit.growth else limit.value
     why = "" if status != CANNOT_TELL else "over the limit, but not more than runs differ by chance: add runs"
@@ -108,8 +110,8 @@ def judge_budget(name: Name, limit: Limit, candidate: Sequence[Run], baseline: S
     )
 
 
-def judge_mfu(least: float, candidate: Sequence[Run], baseline: Sequence[Run]) -> Judged:
-    """Whether MFU is at least `least`: broken if it is below, and certainly so at `ALPHA`."""
+def judge_mfu(least: float, candidate: Sequence[Run], baseline: Sequence[Run], alpha: float = ALPHA) -> Judged:
+    """Whether MFU is at least `least`: broken if it is below, and certainly so at `alpha`."""
     text = f"{least:g}"
     shares = [run.report.job.mfu for run in candidate]
     known = [share for share in shares if share is not None]
@@ -123,7 +125,7 @@ def judge_mfu(least: float, candidate: Sequence[Run], baseline: Sequence[Run]) -
         durations = plain(run.whole_ns)
         levels.append(Level(-share, durations.variance * (share / durations.value) ** 2))
     gap = against(levels, -least, assumed=ASSUMED_MFU * now)
-    broken, certain = gap.estimate > 0, gap.chance() < ALPHA
+    broken, certain = gap.estimate > 0, gap.chance() < alpha
     return Judged(
         name="mfu",
         status=PASS if not broken else REGRESSED if certain else CANNOT_TELL,
