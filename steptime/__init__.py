@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from steptime.diff.compare import diff_reports
     from steptime.errors import StepTimeError
     from steptime.model import Report
     from steptime.pipeline import Options, analyze
@@ -25,6 +26,7 @@ _HOME = {
     "StepTimeError": "steptime.errors",
     "analyze": "steptime.pipeline",
     "causes_table": "steptime.report.tables",
+    "diff_reports": "steptime.diff.compare",
     "kernels_table": "steptime.report.tables",
     "leaves_table": "steptime.report.tables",
     "load": "steptime.store",
@@ -39,6 +41,7 @@ __all__ = [
     "__version__",
     "analyze",
     "causes_table",
+    "diff_reports",
     "kernels_table",
     "leaves_table",
     "load",

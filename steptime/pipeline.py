@@ -236,6 +236,7 @@ def _report(
                 base_ns=file.meta.base_ns,
                 quality=file.quality,
                 warnings=file.warnings,
+                software=file.meta.software,
             )
             for file, rank in zip(files, assignment.ranks, strict=True)
         ],

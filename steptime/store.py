@@ -64,6 +64,16 @@ def save(report: Report, path: Path | str) -> None:
         raise ReportError(f"{path}: can't be written ({_reason(error)}): choose another place with -o") from error
 
 
+def is_report(path: Path | str) -> bool:
+    """Whether a local file is written as a report is: not compressed, and with a schema version at its head."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+    return head.lstrip().startswith(b"{") and b'"schema_version"' in head and b'"traceEvents"' not in head
+
+
 def load(path: Path | str) -> Report:
     """Read a report that `save` wrote; unknown fields are ignored.
 

@@ -35,6 +35,7 @@ class Command(NamedTuple):
 COMMANDS: tuple[Command, ...] = (
     Command("analyze", "steptime.cli.analyze", "Say where the step time of a training job went."),
     Command("show", "steptime.cli.show", "Show a saved report again, or convert it."),
+    Command("diff", "steptime.cli.diff", "Say what changed from one run to another."),
     Command("what-if", "steptime.cli.what_if", "Replay a job with some of its times changed."),
     Command("goodput", "steptime.cli.goodput", "Say how much of the time a run trained, and what stopped it."),
     Command("rules", "steptime.cli.rules", "List the rules behind the findings."),

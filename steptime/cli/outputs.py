@@ -14,7 +14,7 @@ import click
 from steptime.errors import UsageError
 
 if TYPE_CHECKING:
-    from steptime.model import Report
+    from steptime.model import Diff, Report
 
 _Function = TypeVar("_Function", bound=Callable[..., None])
 
@@ -78,13 +78,28 @@ def deliver(report: Report, outputs: Sequence[Path], quiet: bool) -> None:
         click.echo(_summary(report), nl=False)
 
 
+def deliver_diff(diff: Diff, outputs: Sequence[Path], quiet: bool) -> None:
+    """The same for a diff."""
+    from steptime.report import DIFF_FORMATS, diff_terminal, format_for
+
+    write_texts({path.resolve(): format_for(path, DIFF_FORMATS).render(diff) for path in outputs})
+    if not quiet:
+        width, color = screen()
+        click.echo(diff_terminal.render(diff, width=width, color=color), nl=False)
+
+
 def _summary(report: Report) -> str:
     from steptime.report import terminal
 
-    on_terminal = sys.stdout.isatty()
-    color = on_terminal and not os.environ.get("NO_COLOR")
-    text = terminal.render(report, width=shutil.get_terminal_size().columns if on_terminal else None, color=color)
+    width, color = screen()
+    text = terminal.render(report, width=width, color=color)
     return text if text.endswith("\n") else text + "\n"
+
+
+def screen() -> tuple[int | None, bool]:
+    """Columns of the terminal, None where there is none, and whether it is to show colours."""
+    on_terminal = sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if on_terminal else None, on_terminal and not os.environ.get("NO_COLOR")
 
 
 def _write(report: Report, outputs: Sequence[Path]) -> None:

@@ -7,6 +7,16 @@ The JSON form is these structs, field for field (`store`).
 
 from __future__ import annotations
 
+from steptime.model.diff import (
+    DIFF_SCHEMA_VERSION,
+    ConfigChange,
+    Diff,
+    OpChange,
+    Part,
+    Reason,
+    Side,
+    StragglerChange,
+)
 from steptime.model.findings import ChecklistItem, Evidence, Finding
 from steptime.model.inputs import Input, Quality, Tool
 from steptime.model.job import Cause, Collective, Job, Kernel, LeafTotal, OpRoof, SliceTotal, SlowGroup, Spread
@@ -17,6 +27,14 @@ from steptime.model.report import SCHEMA_VERSION, Report
 from steptime.model.steps import OtherStep, RankSteps, StepTime, StepTimeline
 
 __all__ = [
+    "ConfigChange",
+    "DIFF_SCHEMA_VERSION",
+    "Diff",
+    "OpChange",
+    "Part",
+    "Reason",
+    "Side",
+    "StragglerChange",
     "Alignment",
     "Cause",
     "ChecklistItem",

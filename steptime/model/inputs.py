@@ -13,7 +13,10 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """What one trace file can and cannot tell. Counts are events."""
+    """What one trace file can and cannot tell. Counts are events.
+
+    graph_launched: device events that CUDA graphs launched, None in reports of versions that did not count them.
+    """
 
     dialect: str
     shapes: bool
@@ -26,10 +29,15 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     cut_head_events: int
     dropped: dict[str, int]
     clipped: dict[str, int]
+    graph_launched: int | None = None
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """One trace file that was analysed. base_ns: what the file's own time stamps count from."""
+    """One trace file that was analysed. base_ns: what the file's own time stamps count from.
+
+    software: the versions that the file says, of ``driver`` (the CUDA it offers), ``cuda``, ``hip``,
+    ``torch`` and ``nccl``.
+    """
 
     path: str
     rank: int | None
@@ -38,3 +46,4 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     base_ns: int | None = None
     quality: Quality | None = None
     warnings: list[str] = []
+    software: dict[str, str] = {}

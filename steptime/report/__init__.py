@@ -6,22 +6,22 @@ nothing but `model`, `errors` and `store`. Libraries for drawing load when a for
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from steptime.errors import UsageError
-from steptime.model import Report
+from steptime.model import Diff, Report
 
 #: Columns of a report that goes to a file, where there is no terminal to ask.
 FILE_COLUMNS = 100
 
 
 class Format(NamedTuple):
-    """One way to write a report: the suffix that asks for it, and the function that makes the text."""
+    """One way to write a report or a diff: the suffix that asks for it, and the function that makes the text."""
 
     suffix: str
-    render: Callable[[Report], str]
+    render: Callable[[Any], str]
     title: str
 
 
@@ -64,18 +64,51 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def format_for(path: str | PurePath) -> Format:
-    """Return the format that the suffix of `path` asks for.
+def _diff_terminal(diff: Diff) -> str:
+    from steptime.report import diff_terminal
+
+    return diff_terminal.render(diff, width=FILE_COLUMNS)
+
+
+def _diff_markdown(diff: Diff) -> str:
+    from steptime.report import diff_markdown
+
+    return diff_markdown.render(diff)
+
+
+def _diff_html(diff: Diff) -> str:
+    from steptime.report import diff_html
+
+    return diff_html.render(diff)
+
+
+def _diff_json(diff: Diff) -> str:
+    from steptime import store
+
+    return store.dumps(diff)
+
+
+#: How a diff is shown.
+DIFF_FORMATS: dict[str, Format] = {
+    "terminal": Format(".txt", _diff_terminal, "plain text, as in the terminal"),
+    "markdown": Format(".md", _diff_markdown, "Markdown for a pull request"),
+    "html": Format(".html", _diff_html, "one page that opens without a network"),
+    "json": Format(".json", _diff_json, "the diff itself, with exact amounts"),
+}
+
+
+def format_for(path: str | PurePath, formats: Mapping[str, Format] = FORMATS) -> Format:
+    """Return the format that the suffix of `path` asks for, out of `formats`.
 
     Raises:
         UsageError: no format has that suffix.
     """
     name = PurePath(path).name.lower()
     # The longest suffix decides, so that ".perfetto.json" is not taken for ".json".
-    for form in sorted(FORMATS.values(), key=lambda form: -len(form.suffix)):
+    for form in sorted(formats.values(), key=lambda form: -len(form.suffix)):
         if name.endswith(form.suffix) and len(name) > len(form.suffix):
             return form
     suffix = PurePath(path).suffix.lower()
-    known = ", ".join(sorted(form.suffix for form in FORMATS.values()))
+    known = ", ".join(sorted(form.suffix for form in formats.values()))
     wrong = f"no report format has the suffix {suffix}" if suffix else "no suffix, so no report format"
     raise UsageError(f"{path}: {wrong}: use one of {known}")

@@ -5,13 +5,12 @@ Text from a trace is escaped so that it draws no table, tag, link or mention.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from steptime.model import Report
-from steptime.report import advice, groups, ladder, page_tables, path_words, pipeline_words, units, words
+from steptime.report import advice, gfm, groups, ladder, page_tables, path_words, pipeline_words, units, words
 from steptime.report.ledger import ledger
-from steptime.report.names import brief, middle, shorten_all, visible
+from steptime.report.names import brief, middle, shorten_all
 
 #: GitHub refuses a comment of more than 65,536 characters.
 MAX_BYTES = 60_000
@@ -22,27 +21,25 @@ _NAME_WIDTH = 90
 _COLLECTIVES = 12
 _LIST_ITEMS = 40
 _ITEM_WIDTH = 300
-_SPECIAL = re.compile(r"[\\`*\[\]~#|!]|(?<!\w)_|_(?!\w)")
-_ENTITIES = str.maketrans({char: f"&#{ord(char)};" for char in "&<>|`*_[]~\\@#"})
 
 
 def render(report: Report) -> str:
     """Return the report as GitHub-flavoured Markdown of less than 60 KB, ending in a newline."""
     blocks = [
-        f"**{_text(words.verdict(report))}**",
+        f"**{gfm.text(words.verdict(report))}**",
         _facts(report),
         _waterfall(report),
         _findings(report),
         _causes(report),
         _headed("Pipeline", _items(pipeline_words.pipeline(report))),
         _items(words.stragglers(report)),
-        _folded("Critical path", _path(report)),
-        _folded("Ranks", _ranks(report)),
-        _folded("Collectives", _collectives(report)),
-        _folded("Before you trust the number", _checklist(report)),
-        _folded("Other steps (not in the figures above)", _items(groups.other_steps(report.other_steps))),
-        _folded("What the traces hold", _items(groups.qualities(report.inputs))),
-        _folded("Warnings", _items(groups.warnings(report, words.mfu_warning(report)))),
+        gfm.folded("Critical path", _path(report)),
+        gfm.folded("Ranks", _ranks(report)),
+        gfm.folded("Collectives", _collectives(report)),
+        gfm.folded("Before you trust the number", _checklist(report)),
+        gfm.folded("Other steps (not in the figures above)", _items(groups.other_steps(report.other_steps))),
+        gfm.folded("What the traces hold", _items(groups.qualities(report.inputs))),
+        gfm.folded("Warnings", _items(groups.warnings(report, words.mfu_warning(report)))),
     ]
     text = ""
     note = "\n*The rest is left out: it does not fit into a comment. The JSON report has all of it.*\n"
@@ -58,7 +55,7 @@ def render(report: Report) -> str:
 def _facts(report: Report) -> str:
     counted = [words.counted(report)] if report.job.rank_steps > 0 else []
     notes = [brief(note, 300) for note in report.job.mfu_notes]
-    return "  \n".join(_text(line) for line in [*counted, words.mfu_line(report), *notes])
+    return "  \n".join(gfm.text(line) for line in [*counted, words.mfu_line(report), *notes])
 
 
 def _waterfall(report: Report) -> str:
@@ -74,13 +71,13 @@ def _waterfall(report: Report) -> str:
     table: list[list[str]] = []
     for row in rows:
         gain = "" if row.recoverable_ns is None else _mean(row.recoverable_ns, report, scale)
-        title = _text(row.title) + (f" ({_text(row.detail)})" if row.detail else "")
+        title = gfm.text(row.title) + (f" ({gfm.text(row.detail)})" if row.detail else "")
         if row.ns is None:
-            title += f": can't tell ({_text(row.why or '')})"
+            title += f": can't tell ({gfm.text(row.why or '')})"
         elif not row.is_leaf:
             title = f"**{title}**"
         amounts = [row.points, "?" if row.ns is None else _mean(row.ns, report, scale)]
-        cells = [_text(cell) for cell in [*amounts, *([gain] if recoverable else [])]]
+        cells = [gfm.text(cell) for cell in [*amounts, *([gain] if recoverable else [])]]
         table.append([*cells, "&emsp;" * row.is_leaf + title])
     table.append(
         [
@@ -90,7 +87,7 @@ def _waterfall(report: Report) -> str:
             f"total (mean of {words.mean_of(report)})",
         ]
     )
-    return _table(head, table, right=len(head) - 1)
+    return gfm.table(head, table, right=len(head) - 1)
 
 
 def _mean(ns: int, report: Report, scale: units.Scale) -> str:
@@ -100,20 +97,22 @@ def _mean(ns: int, report: Report, scale: units.Scale) -> str:
 def _findings(report: Report) -> str:
     items = []
     for number, one in enumerate(advice.advice(report), 1):
-        seen = "".join(f"<br>seen: {_text(middle(text, _ITEM_WIDTH))}" for text in one.evidence)
-        items.append(f"{number}. **{_text(one.title)}** ({_text(one.gain)})  \n   {_text(one.advice)}{seen}")
+        seen = "".join(f"<br>seen: {gfm.text(middle(text, _ITEM_WIDTH))}" for text in one.evidence)
+        items.append(f"{number}. **{gfm.text(one.title)}** ({gfm.text(one.gain)})  \n   {gfm.text(one.advice)}{seen}")
     if items and (note := advice.more(report)):
-        items.append(f"\n*{_text(note)}*")
+        items.append(f"\n*{gfm.text(note)}*")
     if table := ladder.table(report):
-        body = [[_text(cell) for cell in row] for row in table.rows]
-        items.append(f"\n**Fixed one after the other**\n\n{_table(table.head, body, right=table.numbers)}")
+        body = [[gfm.text(cell) for cell in row] for row in table.rows]
+        items.append(f"\n**Fixed one after the other**\n\n{gfm.table(table.head, body, right=table.numbers)}")
     if items and (trust := ladder.trust(report)):
-        items.append(f"\n*{_text(trust)}*")
+        items.append(f"\n*{gfm.text(trust)}*")
     return "\n".join(items)
 
 
 def _checklist(report: Report) -> str:
-    return "\n".join(f"- `{check.mark}` {_text(check.item)}: {_text(check.why)}" for check in advice.checks(report))
+    return "\n".join(
+        f"- `{check.mark}` {gfm.text(check.item)}: {gfm.text(check.why)}" for check in advice.checks(report)
+    )
 
 
 def _causes(report: Report) -> str:
@@ -126,15 +125,15 @@ def _causes(report: Report) -> str:
     what = "window" if words.is_one_window(report) else "step"
     table = [
         [
-            _text(units.points(cause.share)),
-            _text(_mean(cause.ns, report, scale)),
-            _code(names[cause.what]),
-            _text(words.evidence(cause, report)),
-            _code(places[where]) if (where := words.place(cause)) else "",
+            gfm.text(units.points(cause.share)),
+            gfm.text(_mean(cause.ns, report, scale)),
+            gfm.code(names[cause.what]),
+            gfm.text(words.evidence(cause, report)),
+            gfm.code(places[where]) if (where := words.place(cause)) else "",
         ]
         for cause in causes
     ]
-    return _table(["points", f"{scale.unit}/{what}", "costliest causes", "seen", "at"], table, right=2)
+    return gfm.table(["points", f"{scale.unit}/{what}", "costliest causes", "seen", "at"], table, right=2)
 
 
 def _ranks(report: Report) -> str:
@@ -146,18 +145,18 @@ def _ranks(report: Report) -> str:
     for line in lines:
         largest = sorted(line.leaves_ns.items(), key=lambda item: -item[1])[:3]
         leaves = ", ".join(f"{brief(key)} {units.points(ns / (line.total_ns or 1))}" for key, ns in largest)
-        table.append([_text(line.name), units.time(line.median_ns), _text(leaves)])
-    text = _table(["rank", "median", "largest leaves, in points"], table, right=0)
-    return f"{text}\n\n{_text(note)}" if note else text
+        table.append([gfm.text(line.name), units.time(line.median_ns), gfm.text(leaves)])
+    text = gfm.table(["rank", "median", "largest leaves, in points"], table, right=0)
+    return f"{text}\n\n{gfm.text(note)}" if note else text
 
 
 def _path(report: Report) -> str:
     path, table = report.critical_path, path_words.table(report, _PATH_ROWS)
     if path is None or table is None:
         return ""
-    rows = [[_text(cell) for cell in row] for row in table.rows]
+    rows = [[gfm.text(cell) for cell in row] for row in table.rows]
     said = f"{path_words.headline(path)}: shorter work elsewhere shortens no step."
-    return _table([_text(cell) for cell in table.head], rows, right=table.numbers) + f"\n\n{_text(said)}"
+    return gfm.table([gfm.text(cell) for cell in table.head], rows, right=table.numbers) + f"\n\n{gfm.text(said)}"
 
 
 def _collectives(report: Report) -> str:
@@ -166,50 +165,17 @@ def _collectives(report: Report) -> str:
     table = page_tables.collectives_table(report, _COLLECTIVES) if notes else None
     if table is None:
         return ""
-    rows = [[_text(cell) for cell in row] for row in table.rows]
-    return _table([_text(cell) for cell in table.head], rows, right=table.numbers) + "\n\n" + _items(notes)
+    rows = [[gfm.text(cell) for cell in row] for row in table.rows]
+    return gfm.table([gfm.text(cell) for cell in table.head], rows, right=table.numbers) + "\n\n" + _items(notes)
 
 
 def _items(lines: Iterable[str]) -> str:
     given = list(lines)
-    shown = [f"- {_text(middle(line, _ITEM_WIDTH))}" for line in given[:_LIST_ITEMS]]
+    shown = [f"- {gfm.text(middle(line, _ITEM_WIDTH))}" for line in given[:_LIST_ITEMS]]
     if len(given) > _LIST_ITEMS:
         shown.append(f"- and {units.count(len(given) - _LIST_ITEMS)} more: see the JSON report")
     return "\n".join(shown)
 
 
-def _table(head: list[str], rows: list[list[str]], right: int) -> str:
-    """A table whose first `right` columns are numbers."""
-    marks = ["---:"] * right + ["---"] * (len(head) - right)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, marks, *rows])
-
-
 def _headed(title: str, body: str) -> str:
     return f"**{title}**\n\n{body}" if body else ""
-
-
-def _folded(title: str, body: str) -> str:
-    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>" if body else ""
-
-
-def escaped(text: str) -> str:
-    """Plain text: nothing in it formats, links or mentions."""
-    return _text(text)
-
-
-def _text(text: str) -> str:
-    plain = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    plain = _SPECIAL.sub(lambda found: f"\\{found[0]}", plain)
-    # A mention would notify whoever bears that name; a comment inside it is invisible and breaks it.
-    return plain.replace("@", "@<!-- -->")
-
-
-def _code(text: str) -> str:
-    """A name in code style: a code span, or where the name holds what a table cell or a span can't, entities."""
-    if not re.search(r"[`|\\]|^\s|\s$|^$", text):
-        return f"`{text}`"
-    return f"<code>{text.translate(_ENTITIES)}</code>"
-
-
-#: For other pages of Markdown.
-plain_text, table_of = _text, _table

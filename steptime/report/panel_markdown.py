@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from steptime.report.markdown import MAX_BYTES, escaped
+from steptime.report.gfm import text as escaped
+from steptime.report.markdown import MAX_BYTES
 from steptime.report.panels import Page, Panel
 from steptime.report.plain_table import Table
 

@@ -69,8 +69,8 @@ def terminal(result: WhatIf, each: bool = False, width: int | None = None, color
 
 def markdown(result: WhatIf, each: bool = False) -> str:
     """Return the result as Markdown for a pull request, ending in a newline."""
-    from steptime.report.markdown import plain_text as plain
-    from steptime.report.markdown import table_of as table
+    from steptime.report.gfm import table
+    from steptime.report.gfm import text as plain
 
     said = [words.asked(result), words.verdict(result)]
     blocks = [

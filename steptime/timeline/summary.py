@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from steptime.model import Quality, StepTime, StepTimeline
 from steptime.taxonomy import LEAVES
@@ -263,9 +262,16 @@ def _summary(
 def _hides_recompute(table: EventTable, launches: I64) -> bool:
     """Whether forward work could run again unseen: in a compiled backward, or in a CUDA graph."""
     compiled = any("CompiledFunctionBackward" in name or "CompiledFxGraph" in name for name in table.names)
-    linked = launches[launches >= 0]
-    graphs: NDArray[np.int64] = np.unique(linked, return_counts=True)[1]
-    return compiled or bool((graphs > 1).any()) or bool((table.device.graph > 0).any())
+    return compiled or _graph_launched(table, launches) > 0
+
+
+def _graph_launched(table: EventTable, launches: I64) -> int:
+    """Device events that say their graph, or share the call that launched them."""
+    linked = np.flatnonzero(launches >= 0)
+    of_call, counts = np.unique(launches[linked], return_inverse=True, return_counts=True)[1:]
+    in_graph = table.device.graph > 0
+    in_graph[linked] |= counts[of_call.ravel()] > 1
+    return int(np.count_nonzero(in_graph))
 
 
 def _quality(context: FileContext, devices: list[DeviceTimeline], launches: I64) -> Quality:
@@ -288,4 +294,5 @@ def _quality(context: FileContext, devices: list[DeviceTimeline], launches: I64)
         cut_head_events=int(np.count_nonzero(head)),
         dropped=meta.dropped,
         clipped=meta.clipped,
+        graph_launched=_graph_launched(table, launches),
     )

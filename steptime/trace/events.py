@@ -118,7 +118,7 @@ class TraceMeta(msgspec.Struct, frozen=True):
     """What the file says about itself. None: the file does not say.
 
     groups: of `distributedInfo`, empty if it does not list them with their ranks. reserved_bytes, allocated_bytes: most
-    that a device's allocator held, and that tensors used, -1 without such events.
+    that a device's allocator held, and that tensors used, -1 without such events. software: versions that it says.
     """
 
     path: str
@@ -138,6 +138,7 @@ class TraceMeta(msgspec.Struct, frozen=True):
     dropped: dict[str, int] = msgspec.field(default_factory=dict)
     clipped: dict[str, int] = msgspec.field(default_factory=dict)
     warnings: list[str] = msgspec.field(default_factory=list)
+    software: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class DeviceProperties(msgspec.Struct, frozen=True):

@@ -147,6 +147,7 @@ def _finish(text: TraceText, columns: Columns, size_bytes: int) -> EventTable:
         allocated_bytes=columns.allocated_bytes,
         groups=_process_groups(info.get("pg_config")),
         warnings=columns.warnings,
+        software=_software(header, info),
     )
     return clean(columns.table(meta))
 
@@ -176,6 +177,29 @@ def _process_groups(value: Any) -> list[ProcessGroup]:
         ]
     except (msgspec.ValidationError, msgspec.DecodeError):
         return []
+
+
+#: Top-level keys with a version, under what reports call it. Kineto writes no version of PyTorch; jobs may add theirs
+#: with ``prof.add_metadata_json("torch_version", ...)``.
+_VERSIONS = {
+    "cuda_driver_version": "driver",
+    "hip_driver_version": "driver",
+    "cuda_runtime_version": "cuda",
+    "hip_runtime_version": "hip",
+    "torch_version": "torch",
+    "pytorch_version": "torch",
+}
+
+
+def _software(header: dict[str, Any], info: dict[str, Any]) -> dict[str, str]:
+    """Versions by name; CUDA's are numbers, 1000 times the major and 10 times the minor one."""
+    given = {name: header[key] for key, name in _VERSIONS.items() if isinstance(header.get(key), (int, str))}
+    found = {name: str(value) for name, value in given.items()}
+    for key in ("cuda_driver_version", "cuda_runtime_version"):
+        value = header.get(key)
+        if isinstance(value, int) and value >= 1000:
+            found[_VERSIONS[key]] = f"CUDA {value // 1000}.{value % 1000 // 10}"
+    return found | ({"nccl": str(info["nccl_version"])} if "nccl_version" in info else {})
 
 
 def _devices(value: Any) -> list[DeviceProperties]:
