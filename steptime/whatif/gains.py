@@ -9,6 +9,7 @@ import msgspec
 from steptime.model import Finding, Replay, Report, Rung
 from steptime.ranks.alignment import Alignment
 from steptime.ranks.counted import Row
+from steptime.whatif.fidelity import modelled_error
 from steptime.whatif.fixes import changes_for
 from steptime.whatif.job_replay import JobReplay
 from steptime.whatif.path_report import with_critical_path
@@ -34,10 +35,14 @@ def with_replay(report: Report, job: JobReplay | str, rows: Sequence[Row], align
         return msgspec.structs.replace(report, replay=Replay(why=job))
     replay = Replay(error_share=job.error_share)
     if job.error_share > MOST_ERROR:
-        why = f"the replay of the unchanged job is {100 * job.error_share:.1f} % off: gains are upper bounds"
+        why = f"the replay of the unchanged job is {100 * job.error_share:.1f} % off"
         return msgspec.structs.replace(report, replay=msgspec.structs.replace(replay, why=why))
     report = with_critical_path(report, job.job, job.times, rows, alignment)
-    replay = msgspec.structs.replace(replay, stalled_share=_stalled_share(report))
+    modelled = modelled_error(job)
+    replay = msgspec.structs.replace(replay, modelled_error_share=modelled, stalled_share=_stalled_share(report))
+    if modelled > MOST_ERROR:
+        why = f"{100 * modelled:.1f} % of the steps are delays that nothing recorded explains, and a replay repeats"
+        return msgspec.structs.replace(report, replay=msgspec.structs.replace(replay, why=why))
     return _with_gains(msgspec.structs.replace(report, replay=replay), replay, job)
 
 

@@ -55,8 +55,12 @@ def _ratio(target: NDArray[Any], own: F64) -> F64:
 
 def _peers(totals: _Totals, rows: I64) -> F64:
     """Median over those of `rows` that have the step, float64 [columns, leaves + 1]; NaN where none has."""
-    there = totals.counted[rows]
-    values = np.where(there[:, :, None], totals.ns[rows], np.nan)
+    return _median(totals.counted[rows], totals.ns[rows])
+
+
+def _median(there: Mask, values: F64) -> F64:
+    """Median over rows, float64 [columns, x]; NaN where no row is `there`, bool [rows, columns]."""
+    values = np.where(there[:, :, None], values, np.nan)
     known = there.any(axis=0)
     result = np.full(values.shape[1:], np.nan)
     result[known] = np.nanmedian(values[:, known], axis=0)
@@ -105,11 +109,13 @@ class _Kernels:
         inside = (parts.kind[totals.part] == WORK) & (totals.leaf != STALL) & ~np.isin(totals.leaf, COMMUNICATES)
         self.at = np.flatnonzero(inside)
         self.part = totals.part[self.at]
-        key = np.stack([parts.index[self.part], totals.column[self.at], totals.row[self.at]])
-        distinct, which = np.unique(key[::-1], axis=1, return_inverse=True)
+        # One number for row, column and node: rows of a matrix take ten times as long to sort.
+        nodes, columns = len(job.graph.work_ns), totals.counted.shape[1]
+        key = (totals.row[self.at] * columns + totals.column[self.at]) * nodes + parts.index[self.part]
+        distinct, which = np.unique(key, return_inverse=True)
         self.which = which.ravel()
-        self.row, self.column, _ = distinct
-        self.ns = np.zeros(distinct.shape[1])
+        self.row, self.column = np.divmod(distinct // nodes, columns)
+        self.ns = np.zeros(len(distinct))
         np.add.at(self.ns, self.which, parts.ns[self.part] * made.factor[self.part])
         self.totals = totals
 
@@ -185,14 +191,23 @@ def stages(job: JobGraph, place: Place, made: Scenario, change: Change) -> Scena
     mine = np.flatnonzero(np.isin(totals.leaf, COMPUTES))
     part, row, column = totals.part[mine], totals.row[mine], totals.column[mine]
     chunk = place.chunk[job.parts.index[part]]
-    ns = np.zeros((*totals.counted.shape, int(chunk.max(initial=OUTSIDE)) + 2))
-    np.add.at(ns, (row, column, chunk), job.parts.ns[part] * made.factor[part])
-    ns[~totals.counted] = np.nan
-    each = np.stack([np.nanmedian(ns[place.stage == stage], axis=0) for stage in stages])
+
+    def by_stage(chunk: I64) -> F64:
+        """Usual time of each stage by column and chunk, what is in none last; 0 where nobody has the step."""
+        ns = np.zeros((*totals.counted.shape, int(place.chunk.max(initial=OUTSIDE)) + 2))
+        np.add.at(ns, (row, column, chunk), job.parts.ns[part] * made.factor[part])
+        rows = [np.flatnonzero(place.stage == stage) for stage in stages]
+        return np.nan_to_num(np.stack([_median(totals.counted[one], ns[one]) for one in rows]))
+
+    # Where the passes of one stage are not known, those of the others say nothing.
+    complete = np.all(by_stage(chunk)[..., :-1] > 0, axis=(0, 2))
+    chunk = np.where(complete[column], chunk, OUTSIDE)
+    each = by_stage(chunk)
     target = np.empty_like(each)
     for same in (slice(0, -1, 2), slice(1, -1, 2), slice(-1, None)):
-        target[..., same] = np.nanmean(each[..., same], axis=(0, 2), keepdims=True) if each[..., same].size else 0.0
-    share = _ratio(target, np.nan_to_num(each))
+        if each[..., same].size:
+            target[..., same] = each[..., same].mean(axis=(0, 2), keepdims=True)
+    share = _ratio(target, each)
     factor = made.factor.copy()
     factor[part] *= share[np.searchsorted(stages, place.stage[row]), column, chunk]
     return msgspec.structs.replace(made, factor=factor)

@@ -2,7 +2,7 @@
 
 Every fault alone on several layouts, random pairs of faults, and clean jobs; each is simulated, analysed and compared
 with what the simulator knows. Prints a line for each job, then the totals beside what is asked for; exit code 1 if one
-of them is missed.
+of them is missed. ``--what-if`` compares what a replay says of each job without its faults instead (`what_if`).
 """
 
 from __future__ import annotations
