@@ -108,7 +108,10 @@ def who_sentence(report: Report, found: list[Suspect], status: str) -> str:
     leaf = could_be_new(report)
     if leaf is not None:
         cost = share_text(leaf_shares(report)[leaf])
-        return f"Can't tell if anything is wrong: {_title(leaf)} takes {cost} of the step and no rank stands out; whether that is new only --baseline REPORT tells."
+        return (
+            f"Can't tell if anything is wrong: {_title(leaf)} takes {cost} of the step and no rank stands out; "
+            "whether that is new only --baseline REPORT tells."
+        )
     return "Can't tell why: no single cause grew by enough to be named."
 
 
