@@ -1,4 +1,5 @@
 """Getting a trace from a job that runs.
 
-``request`` is the agreement between who asks and the job; ``watch`` is the hook inside the job.
+``attach`` takes it from outside; ``watch`` is the hook inside the job, ``request`` the agreement between the job and
+who asks, ``ask`` that who.
 """
