@@ -30,9 +30,7 @@ def is_watched(folder: Path) -> bool:
 
 
 def last_sign_s(folder: Path) -> float | None:
-    """Seconds since a rank last renewed its step times; None if none ever did.
-
-    """
+    """Seconds since a rank last renewed its step times; None if none ever did."""
     try:
         latest = max((path.stat().st_mtime for path in (folder / STEP_TIMES_FOLDER).iterdir()), default=None)
     except OSError:

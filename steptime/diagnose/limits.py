@@ -50,10 +50,13 @@ def dark_share(report: Report) -> float:
     return sum(share for leaf, share in leaf_shares(report).items() if leaf.partition("/")[0] == "unexplained")
 
 
-def hidden_wait(report: Report) -> bool:
-    """Whether a good part of the step is communication in which waiting for a rank without a file may hide."""
+def hidden_wait(report: Report, largest: float = 0.0) -> bool:
+    """Whether a good part of the step is communication in which waiting for a rank without a file may hide.
+
+    largest: share of the largest suspect; a wait that may cost less is no reason to doubt it.
+    """
     comm = sum(share for leaf, share in leaf_shares(report).items() if leaf.partition("/")[0] == "exposed_comm")
-    return bool(missing_ranks(report)) and comm >= TOO_DARK
+    return bool(missing_ranks(report)) and comm >= max(TOO_DARK, largest)
 
 
 def could_be_new(report: Report) -> str | None:

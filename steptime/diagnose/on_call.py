@@ -41,9 +41,12 @@ def on_call(
         missed: processes that could not be traced.
         job: its name.
     """
-    changes = leaf_changes(baseline, report) if baseline is not None and measured(baseline, report) else None
+    unlike = _unlike(baseline, report) if baseline is not None else []
+    if unlike:
+        baseline = None
+    changes = leaf_changes(baseline, report) if baseline is not None and measured(report) else None
     found = suspects(report, changes)
-    doubts = _doubts(report, baseline, missed)
+    doubts = [*unlike, *_doubts(report, missed)]
     status = _status(report, found, changes, baseline)
     return OnCall(
         tool=report.tool,
@@ -75,16 +78,17 @@ def on_call(
 def _status(report: Report, found: list[Suspect], changes: list[LeafChange] | None, baseline: Report | None) -> str:
     if not measured(report) or edge_only(report):
         return CANNOT_TELL
-    if dark_share(report) > max([one.share for one in found], default=TOO_DARK):
-        return CANNOT_TELL
     if changes is not None and baseline is not None and slower_by(report, baseline) < SLOWER_SHARE:
         return CLEAR
+    largest = max((one.share for one in found), default=0.0)
+    if dark_share(report) > max(largest, TOO_DARK) or hidden_wait(report, largest):
+        return CANNOT_TELL
     if found:
         return SLOW
     if changes is not None:
         # The step is longer than the baseline's, and no leaf is enough of it to be named.
         return CANNOT_TELL
-    return CANNOT_TELL if hidden_wait(report) or could_be_new(report) else CLEAR
+    return CANNOT_TELL if could_be_new(report) else CLEAR
 
 
 def _actions(report: Report, found: list[Suspect], status: str) -> list[Action]:
@@ -142,11 +146,9 @@ def _stacks(report: Report) -> bool:
     return any(one.quality is not None and one.quality.stacks for one in report.inputs)
 
 
-def _doubts(report: Report, baseline: Report | None, missed: tuple[Missed, ...]) -> list[str]:
+def _doubts(report: Report, missed: tuple[Missed, ...]) -> list[str]:
     """What limits the verdict."""
-    doubts = []
-    if baseline is not None:
-        doubts += _unlike(baseline, report)
+    doubts: list[str] = []
     missing = missing_ranks(report)
     if missing:
         doubts.append(
@@ -159,20 +161,23 @@ def _doubts(report: Report, baseline: Report | None, missed: tuple[Missed, ...])
         doubts.append("no step is marked in these traces, so the whole recording counts as one")
     if measured(report) and edge_only(report):
         doubts.append("only steps at the edge of the recording were caught")
+    doubts += [text for text in report.warnings if text.startswith("skipped:")][:3]
     if missed:
         doubts.append(f"{plural(len(missed), 'process', 'processes')} could not be traced")
     return doubts
 
 
 def _unlike(baseline: Report, report: Report) -> list[str]:
+    """Why the baseline says nothing about this job; empty if it does."""
     if not measured(baseline):
         return ["no step was measured in the baseline, so nothing was compared with it"]
     pairs = (
-        ("devices", baseline.job.device, report.job.device),
-        ("world sizes", baseline.job.world_size, report.job.world_size),
+        ("another device", baseline.job.device, report.job.device),
+        ("another number of ranks", baseline.job.world_size, report.job.world_size),
     )
     return [
-        f"the baseline is of another job: its {what} differ ({then or 'not known'}, now {now or 'not known'})"
+        f"not compared with the baseline, which is of another job: {what} (then {then or 'not known'}, now "
+        f"{now or 'not known'})"
         for what, then, now in pairs
         if then != now
     ]

@@ -23,8 +23,9 @@ ACUTE_LEAVES = (
 #: What a suspect must cost, as a share of the mean step. Clean jobs of the simulator and real ones have jitter of 1 to
 #: 2 % in their waits.
 LEAST_SHARE = 0.03
-#: A late rank that was named is already more than clocks and jitter explain: it is left out only where it hardly costs.
-_LEAST_OF_A_RANK = 0.01
+#: A rank that is late again and again is already more than clocks and jitter explain: it is left out only where it
+#: hardly costs. One late step of several is no reason why a job is slow, unless it was a very long one.
+_LEAST_OF_A_KIND = {"straggler": 0.01, "once": 0.1}
 #: A mean step that is longer by this share than the baseline's is slower: runs of the same job differ by 1 to 2 %.
 SLOWER_SHARE = 0.03
 #: A rank has a pause for itself if it pauses this many times as long as the median rank.
@@ -44,7 +45,7 @@ def suspects(report: Report, changes: list[LeafChange] | None = None) -> list[Su
     if report.job.rank_steps <= 0 or report.job.total_ns <= 0:
         return []
     found = [_late(one, report) for one in report.stragglers] + _slow_groups(report)
-    found = [one for one in found if one.share >= _LEAST_OF_A_RANK]
+    found = [one for one in found if one.share >= _LEAST_OF_A_KIND.get(one.kind, LEAST_SHARE)]
     blamed = {one.leaf for one in found if one.leaf is not None}
     for leaf in ACUTE_LEAVES:
         paused = _pause(leaf, report)
@@ -121,7 +122,7 @@ def _late(one: Straggler, report: Report) -> Suspect:
         cost_ns=cost,
         share=cost / max(mean_step_ns(report), 1),
         steps=steps,
-        since_step=_since(steps, report.job.steps) if one.kind == "straggler" else None,
+        since_step=_since(steps, report.job.steps) if one.kind in ("straggler", "unclear") else None,
         recorded=one.recorded,
     )
 

@@ -50,7 +50,8 @@ def what_sentence(report: Report, baseline: Report | None, found: list[Suspect],
         cost = f"{time_text(first.cost_ns)} of the mean step ({share_text(first.share)})"
         return f"{text}, and {cost} {_lost(first)}."
     if status == CLEAR:
-        return f"Nothing is wrong with these steps: {text[0].lower()}{text[1:]}."
+        judged = "This is not slower than the baseline" if baseline is not None else "Nothing is wrong with these steps"
+        return f"{judged}: {text[0].lower()}{text[1:]}."
     return f"{text}."
 
 
@@ -77,8 +78,9 @@ def who_sentence(report: Report, found: list[Suspect], status: str) -> str:
         return _accused(found[0])[:-1] + (f"; next comes {_briefly(found[1])}." if len(found) > 1 else ".")
     if status == CLEAR:
         text = "No rank holds up the others" if report.job.ranks_analyzed > 1 else "This rank's host keeps up"
+        text += " by much" if report.stragglers else ""
         if found:
-            return f"What stands out was there in the baseline, too: {_accused(found[0])}"
+            return f"What stands out all the same: {_briefly(found[0])}."
         largest = _largest(report)
         cost = f", and no pause, slow link or late rank is behind the largest cost, {largest}" if largest else ""
         return f"{text}{cost}."
@@ -103,7 +105,7 @@ def who_sentence(report: Report, found: list[Suspect], status: str) -> str:
         were = "rank {} was" if len(missing) == 1 else "ranks {} were"
         return (
             f"Can't tell who: {were.format(rank_list(missing))} not recorded, and waiting for a late one of them looks "
-            "like communication."
+            f"like communication{beside}."
         )
     leaf = could_be_new(report)
     if leaf is not None:

@@ -64,7 +64,7 @@ def payload(summary: OnCall) -> dict[str, object]:
     rows = msgspec.to_builtins(msgspec.structs.replace(summary, missed=summary.missed[:100]))
     cleaned = _clean(rows)
     assert isinstance(cleaned, dict)
-    return {"text": job + text} | cleaned
+    return {"text": job + text, **cleaned}
 
 
 def _clean(value: object) -> object:
