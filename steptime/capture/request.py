@@ -34,6 +34,9 @@ STEP_TIMES_FOLDER = "step_times"
 TRACE_SUFFIX = ".pt.trace.json.gz"
 FAILED_SUFFIX = ".failed.json"
 
+#: Captures that a job starts by itself, since its pace fell, have ids that begin so.
+AUTOMATIC = "slow"
+
 #: A file of these kinds is a few hundred bytes; one that is longer is none.
 MAX_BYTES = 1 << 20
 
@@ -62,7 +65,10 @@ class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ranks agreed on: warm-up from `first_step`, then `request.steps` recorded steps.
+    """What the ranks agreed on: warm-up from `first_step`, a step to meet in, then `request.steps` recorded steps.
+
+    In the step to meet in the ranks record already, but it has no mark: the first collective of a recording waits for
+    the moment at which each profiler started, and that should not be in a step that counts.
 
     world_size: of the job; planned_by: the rank that proposed it at its step `planned_at`.
     """
@@ -75,8 +81,8 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_recorded(self) -> int:
-        """Number of the first step that the files hold."""
-        return self.first_step + self.request.warmup_steps
+        """Number of the first step whose mark is in the files."""
+        return self.first_step + self.request.warmup_steps + 1
 
     @property
     def end(self) -> int:
@@ -136,6 +142,11 @@ _T = TypeVar("_T", CaptureRequest, CapturePlan, StepTimes, Failed)
 def new_id(prefix: str = "capture") -> str:
     """A name that no other capture has."""
     return f"{prefix}-{secrets.token_hex(4)}"
+
+
+def is_automatic(request: CaptureRequest) -> bool:
+    """Whether the job itself asked, since its pace fell."""
+    return request.id.startswith(f"{AUTOMATIC}-")
 
 
 def write_request(folder: Path | str, request: CaptureRequest) -> Path:

@@ -90,7 +90,7 @@ def test_any_bytes_are_refused_in_one_way(tmp_path_factory: pytest.TempPathFacto
 def test_a_capture_is_its_files_its_reasons_and_what_is_missing(tmp_path: Path) -> None:
     assert captured_files(tmp_path) is None
     plan = CapturePlan(request=CaptureRequest(id="c", steps=3), first_step=70, world_size=4)
-    assert (plan.first_recorded, plan.end, plan.ranks) == (71, 74, [0, 1, 2, 3])
+    assert (plan.first_recorded, plan.end, plan.ranks) == (72, 75, [0, 1, 2, 3])
     place = tmp_path / "c"
     place.mkdir()
     write_whole(place / "plan.json", msgspec.json.encode(plan))
