@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Step times that a rank's median is taken over.
 _RECENT = 16
+#: Ranks of one job write their step times within so many steps of each other.
+_BEHIND = 32
 #: Where a launcher tells a process its rank: torchrun, Slurm, Open MPI.
 _RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 
@@ -181,14 +183,17 @@ def pace_of(folder: Path, times: dict[int, StepTimes]) -> Pace | None:
     told = [one for one in times.values() if one.recent_ns]
     if not told:
         return None
-    last = max(one.step for one in told)
-    # Ranks renew their step times at different moments: only those as far as the furthest one are set side by side.
-    same = [one for one in told if one.step == last]
+    # Ranks renew their step times at different moments; one that is far behind wrote them in another life.
+    furthest = max(one.step for one in told)
+    same = [one for one in told if furthest - one.step < _BEHIND]
+    least = min(same, key=lambda one: one.step)
     try:
-        written = (folder / STEP_TIMES_FOLDER / f"rank-{same[0].rank}.json").stat().st_mtime_ns
+        written = (folder / STEP_TIMES_FOLDER / f"rank-{least.rank}.json").stat().st_mtime_ns
     except OSError:
         written = None
-    return slowdown([one.recent_ns for one in same], last - 1, written)
+    return slowdown(
+        [one.recent_ns[: len(one.recent_ns) - (one.step - least.step)] for one in same], least.step, written
+    )
 
 
 def _signs(folder: Path) -> str:
