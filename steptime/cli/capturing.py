@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import click
 from steptime.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
+    from steptime.capture.outcome import Refused
     from steptime.capture.request import StepTimes
     from steptime.model.on_call import Missed, Pace
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _RECENT = 16
 #: Ranks of one job write their step times within so many steps of each other.
 _BEHIND = 32
-#: Where a launcher tells a process its rank: torchrun, Slurm, Open MPI.
-_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 
 
 class Ranks(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -191,9 +189,8 @@ def pace_of(folder: Path, times: dict[int, StepTimes]) -> Pace | None:
         written = (folder / STEP_TIMES_FOLDER / f"rank-{least.rank}.json").stat().st_mtime_ns
     except OSError:
         written = None
-    return slowdown(
-        [one.recent_ns[: len(one.recent_ns) - (one.step - least.step)] for one in same], least.step, written
-    )
+    together = [one.recent_ns[: len(one.recent_ns) - (one.step - least.step)] for one in same]
+    return slowdown(together, least.step - 1, written)
 
 
 def _signs(folder: Path) -> str:
@@ -212,64 +209,63 @@ def from_outside(pids: tuple[int, ...], job: str | None, dynolog: tuple[str, ...
 
     Raises:
         CaptureError: the request makes no sense.
-        UsageError: no process has one of the ranks asked for.
+        UsageError: no process has one of the ranks asked for, or they are on other hosts.
     """
     from steptime.capture.attach import AttachRequest, attach
-    from steptime.model.on_call import Missed
 
-    if wanted.ranks and pids:
-        pids = _of_ranks(pids, wanted.ranks)
-    elif wanted.ranks:
-        raise UsageError("--ranks chooses among --pid N..., or ranks of a hook's folder: give their process numbers")
+    wanted_job = int(job) if job is not None and job.isascii() and job.isdecimal() else job
+    missed: list[Missed] = []
+    if wanted.ranks and dynolog:
+        raise UsageError("--ranks can't choose behind a dynolog daemon: give --pid N... of the processes on its host")
+    if wanted.ranks:
+        pids, missed = _of_ranks(pids, wanted_job, wanted.ranks)
+        wanted_job = None
+        if not pids:
+            return Taken(missed=missed)
     by_steps = wanted.seconds is None
     what = f"{wanted.step_count} steps" if by_steps else f"{wanted.seconds:g} s"
-    places = [*(f"process {pid}" for pid in pids), *([f"job {job}"] if job else []), *dynolog]
+    places = [*(f"process {pid}" for pid in pids), *([f"job {job}"] if wanted_job is not None else []), *dynolog]
     tell(f"asks {', '.join(places)} for {what}", wanted.quiet)
     request = AttachRequest(
         out=out,
         pids=pids,
-        job=int(job) if job is not None and job.isascii() and job.isdecimal() else job,
+        job=wanted_job,
         mode="iterations" if by_steps else "duration",
         steps=wanted.step_count,
+        seconds=wanted.seconds or AttachRequest.seconds,
         with_stacks=wanted.stacks,
         timeout_s=wanted.timeout_s,
         dynolog=dynolog,
-        seconds=wanted.seconds or AttachRequest.seconds,
     )
     begun = time.monotonic()
     got = attach(request)
     everyone = len(got.files) + len(got.refused)
     tell(f"{len(got.files)} of {everyone} traced in {time.monotonic() - begun:.0f} s", wanted.quiet)
-    missed = [
+    return Taken(paths=[str(path) for path in got.files], missed=missed + _missed(got.refused), notes=list(got.notes))
+
+
+def _of_ranks(
+    pids: tuple[int, ...], job: str | int | None, ranks: tuple[int, ...]
+) -> tuple[tuple[int, ...], list[Missed]]:
+    """The processes that have one of these ranks, or do not tell theirs; and those that can't be asked."""
+    from steptime.capture.processes import find_targets
+
+    targets, refused = find_targets(pids, job)
+    chosen = tuple(target.pid for target in targets if target.rank is None or target.rank in ranks)
+    if targets and not chosen:
+        theirs = ", ".join(f"{target.pid} is rank {target.rank}" for target in targets[:16])
+        raise UsageError(f"none of the processes has a rank of --ranks: {theirs}")
+    return chosen, _missed(refused)
+
+
+def _missed(refused: Sequence[Refused]) -> list[Missed]:
+    from steptime.model.on_call import Missed
+
+    return [
         Missed(
             who=f"host {one.host}" if one.pid is None else f"process {one.pid} on {one.host}",
             reason=one.why,
             remedy=one.remedy,
         )
-        for one in got.refused
+        for one in refused
     ]
-    return Taken(paths=[str(path) for path in got.files], missed=missed, notes=list(got.notes))
-
-
-def _of_ranks(pids: tuple[int, ...], ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """The processes that have one of these ranks; one that does not tell its rank is kept."""
-    known = {pid: rank_of_process(pid) for pid in pids}
-    chosen = tuple(pid for pid, rank in known.items() if rank is None or rank in ranks)
-    if not chosen:
-        theirs = ", ".join(f"{pid} has {rank}" for pid, rank in known.items())
-        raise UsageError(f"none of the processes has a rank of --ranks: {theirs}")
-    return chosen
-
-
-def rank_of_process(pid: int) -> int | None:
-    """The rank that a process was started with, by its environment; None where that can't be read or has none."""
-    try:
-        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    found = dict(entry.partition(b"=")[::2] for entry in entries)
-    for name in _RANK_VARIABLES:
-        value = found.get(os.fsencode(name), b"")
-        if value.isdigit() and len(value) < 7:
-            return int(value)
-    return None
