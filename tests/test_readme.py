@@ -32,6 +32,7 @@ def _between(marker: str) -> str:
 #: The command behind each marker.
 _SAMPLES = {
     "sample": "analyze traces/demo_28_mfu",
+    "on-call-sample": "diagnose traces/demo_28_mfu",
     "what-if-sample": "what-if traces/demo_28_mfu --remove straggler:rank=2,11 --remove hidden:allgather "
     "--remove recompute --each",
 }
@@ -95,6 +96,19 @@ def test_the_options_of_analyze_are_the_table() -> None:
     shown = {flag for row in _table("option") for flag in re.findall(r"`(-[-\w]+)", row[0])}
     assert shown == _flags("analyze")
     assert _flags("show") == {"-o", "--output", "-q", "--quiet"}
+
+
+def test_the_options_of_diagnose_and_capture_are_the_table() -> None:
+    rows = [row[0] for row in _table("option of `diagnose`")]
+    assert {flag for row in rows for flag in re.findall(r"`(-[-\w]+)", row)} == _flags("diagnose")
+    both = [row[0] for row in _table("option of `diagnose`") if "also of `capture`" in row[1]]
+    assert {flag for row in both for flag in re.findall(r"`(-[-\w]+)", row)} == _flags("capture")
+
+
+def test_the_on_call_page_is_short() -> None:
+    page = _README.read_text().split("## On call at 3 a.m.\n")[1].split("\n## ")[0]
+    assert 30 < len(page.splitlines()) <= 60
+    assert [line for line in page.splitlines() if line.startswith("|") and line.count("|") < 3] == []
 
 
 def test_the_requests_of_what_if_are_the_table() -> None:

@@ -41,7 +41,7 @@ def capture_options(function: _Function) -> _Function:
 
 
 @click.command("capture", short_help="Ask a job with the hook for traces.")
-@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @capture_options
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but the names of the files.")
 def command(folder: Path, quiet: bool, **words: Any) -> None:

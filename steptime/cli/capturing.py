@@ -80,12 +80,16 @@ class Wanted:
 
 @dataclass
 class Taken:
-    """What there is to analyse: traces, who was missed, the pace around it, and what differs from what was asked."""
+    """What there is to analyse: traces, who was missed, the pace around it, and what differs from what was asked.
+
+    apart: the traces are of processes that were traced from outside, which need not be ranks of one job.
+    """
 
     paths: list[str] = field(default_factory=list)
     missed: list[Missed] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     pace: Pace | None = None
+    apart: bool = False
 
 
 def tell(text: str, quiet: bool) -> None:
@@ -241,7 +245,8 @@ def from_outside(pids: tuple[int, ...], job: str | None, dynolog: tuple[str, ...
     got = attach(request)
     everyone = len(got.files) + len(got.refused)
     tell(f"{len(got.files)} of {everyone} traced in {time.monotonic() - begun:.0f} s", wanted.quiet)
-    return Taken(paths=[str(path) for path in got.files], missed=missed + _missed(got.refused), notes=list(got.notes))
+    paths = [str(path) for path in got.files]
+    return Taken(paths=paths, missed=missed + _missed(got.refused), notes=list(got.notes), apart=True)
 
 
 def _of_ranks(

@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from steptime.cli.capturing import Taken, Wanted, from_hook, from_outside, lates
 from steptime.cli.outputs import check_outputs, check_places, deliver, output_options, wants_every_step, write_texts
 from steptime.cli.progress import progress
 from steptime.cli.webhook import check_url, post
-from steptime.errors import EXIT_CANNOT_TELL, CaptureError, StepTimeError
+from steptime.errors import EXIT_CANNOT_TELL, CaptureError, RankError, StepTimeError, UsageError
 from steptime.model.on_call import CANNOT_TELL
 from steptime.report import FILE_COLUMNS
 
@@ -74,21 +73,51 @@ def command(outputs: tuple[Path, ...], quiet: bool, jobs: int, **words: Any) -> 
         show_missed(taken)
         raise CaptureError("nothing was captured; see the reasons above")
     try:
-        report = _report(taken.paths, outputs, jobs, quiet)
+        reports = _reports(taken, outputs, jobs, quiet)
     except StepTimeError:
         show_missed(taken)
         raise
-    check_outputs(outputs, inputs=(source.path for source in report.inputs))
-    summary = _summary(report, baseline, taken, words["job"])
-    deliver(report, outputs, quiet=True)
-    if metrics is not None:
-        _write_metrics(summary, metrics)
+    if len(reports) > 1:
+        statuses = _each_alone(reports, baseline, taken, (webhook, quiet))
+        if outputs or metrics:
+            raise UsageError(
+                "nothing written for -o and --metrics: these processes tell no rank, so each has a report of its own; "
+                "give one trace at a time: steptime diagnose FILE -o REPORT"
+            )
+    else:
+        ((_, report),) = reports
+        check_outputs(outputs, inputs=(source.path for source in report.inputs))
+        summary = _summary(report, baseline, taken, words["job"])
+        deliver(report, outputs, quiet=True)
+        if metrics is not None:
+            _write_metrics(summary, metrics)
+        _say(summary, webhook, quiet)
+        statuses = [summary.status]
+    if CANNOT_TELL in statuses:
+        click.get_current_context().exit(EXIT_CANNOT_TELL)
+
+
+def _each_alone(
+    reports: list[tuple[str, Report]], baseline: Report | None, taken: Taken, out: tuple[str | None, bool]
+) -> list[str]:
+    """Processes that tell no rank are no ranks of one job: each is judged by itself."""
+    webhook, quiet = out
+    show_missed(taken)
+    statuses: list[str] = []
+    for path, report in reports:
+        summary = _summary(report, baseline, Taken(notes=taken.notes), Path(path).name)
+        if statuses and not quiet:
+            click.echo()
+        _say(summary, webhook, quiet)
+        statuses.append(summary.status)
+    return statuses
+
+
+def _say(summary: OnCall, webhook: str | None, quiet: bool) -> None:
     if not quiet:
         click.echo(_shown(summary), nl=False)
     if webhook is not None:
         _post(summary, webhook)
-    if summary.status == CANNOT_TELL:
-        click.get_current_context().exit(EXIT_CANNOT_TELL)
 
 
 def _check(paths: tuple[str, ...], words: dict[str, Any]) -> None:
@@ -143,7 +172,8 @@ def _from_outside(words: dict[str, Any], wanted: Wanted) -> Taken:
     finally:
         if words["traces"] is None and not taken.paths:
             shutil.rmtree(folder, ignore_errors=True)
-    tell(f"the traces are in {folder}", wanted.quiet)
+    if taken.paths:
+        tell(f"the traces are in {folder}", wanted.quiet)
     return taken
 
 
@@ -163,12 +193,19 @@ def _from_folder(folder: Path, wanted: Wanted) -> Taken:
             raise error from None
 
 
-def _report(paths: Sequence[str], outputs: tuple[Path, ...], jobs: int, quiet: bool) -> Report:
+def _reports(taken: Taken, outputs: tuple[Path, ...], jobs: int, quiet: bool) -> list[tuple[str, Report]]:
+    """The report of the job; where processes were traced that tell no rank, one of each, with its path."""
     from steptime.pipeline import Options, analyze
 
     drawn = any(map(wants_every_step, outputs))
     with progress(quiet, verbose=False) as tick:
-        return analyze(paths, Options(jobs=jobs, draw_every_step=drawn, progress=tick))
+        options = Options(jobs=jobs, draw_every_step=drawn, progress=tick)
+        try:
+            return [(taken.paths[0], analyze(taken.paths, options))]
+        except RankError:
+            if not taken.apart:
+                raise
+            return [(path, analyze(path, options)) for path in taken.paths]
 
 
 def _summary(report: Report, baseline: Report | None, taken: Taken, job: str | None) -> OnCall:

@@ -171,17 +171,24 @@ def since_sentence(report: Report, found: list[Suspect], pace: Pace | None, comp
         return f"Since step {pace.step}{at}, by the hook's step times: {change}."
     steps = report.job.steps
     if found and found[0].since_step is not None:
-        return f"Since step {found[0].since_step}: the recorded steps before it were free of it."
+        return f"Since step {found[0].since_step}{_by(report)}: the recorded steps before it were free of it."
     if found and found[0].steps and len(found[0].steps) < len(steps):
-        seen = f"It was seen in {len(found[0].steps)} of {len(steps)} recorded steps, first in {found[0].steps[0]}"
-        return f"{seen}; since when these traces can't tell."
+        each = time_text(found[0].cost_ns * len(steps) / len(found[0].steps))
+        seen = f"It was seen in {len(found[0].steps)} of {len(steps)} recorded steps, {each} in each"
+        return f"{seen}, first in {found[0].steps[0]}{_by(report)}; since when these traces can't tell."
     if not steps:
         return "Since when these traces can't tell."
     if found:
-        return f"Since when these traces can't tell: it is there from the first recorded step ({steps[0]}) on."
+        first = "" if _by(report) else f" ({steps[0]})"
+        return f"Since when these traces can't tell: it is there from the first recorded step on{first}."
     if compared:
         return "Since when these traces can't tell."
     return "When it was faster these traces can't tell: --baseline REPORT sets it against a healthy report."
+
+
+def _by(report: Report) -> str:
+    """Only the job's own marks carry the job's own step numbers."""
+    return "" if "profilerstep marks" in report.job.step_source.lower().split("(no ")[0] else " of the recording"
 
 
 def moment_text(unix_ns: int) -> str:

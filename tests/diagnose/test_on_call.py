@@ -82,7 +82,7 @@ def test_a_throttled_gpu_is_named_with_its_host_and_number(jobs: _Jobs) -> None:
     assert summary.status == SLOW
     assert "is spent waiting for a late rank" in summary.verdict[0]
     assert summary.verdict[1].startswith("Rank 2 on host host0 is late: its kernels run slower than the same kernels")
-    assert "from the first recorded step" in summary.verdict[2]
+    assert "it is there from the first recorded step on (11)." in summary.verdict[2]
     (first, *_) = summary.suspects
     assert (first.ranks, first.host, first.cause, first.device) == ([2], "host0", "slower kernels", 2)
     assert summary.actions[0].ranks == [2]
