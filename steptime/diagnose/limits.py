@@ -50,13 +50,14 @@ def dark_share(report: Report) -> float:
     return sum(share for leaf, share in leaf_shares(report).items() if leaf.partition("/")[0] == "unexplained")
 
 
-def hidden_wait(report: Report, largest: float = 0.0) -> bool:
+def hidden_wait(report: Report, missed: bool, largest: float = 0.0) -> bool:
     """Whether a good part of the step is communication in which waiting for a rank without a file may hide.
 
-    largest: share of the largest suspect; a wait that may cost less is no reason to doubt it.
+    missed: whether processes could not be traced; largest: share of the largest suspect, as a wait that may cost less
+    is no reason to doubt it.
     """
     comm = sum(share for leaf, share in leaf_shares(report).items() if leaf.partition("/")[0] == "exposed_comm")
-    return bool(missing_ranks(report)) and comm >= max(TOO_DARK, largest)
+    return (missed or bool(missing_ranks(report))) and comm >= max(TOO_DARK, largest)
 
 
 def could_be_new(report: Report) -> str | None:

@@ -16,10 +16,11 @@ from steptime.diagnose.limits import (
     slower_by,
 )
 from steptime.diagnose.say import plural
-from steptime.diagnose.suspects import SLOWER_SHARE, leaf_changes, mean_step_ns, suspects
+from steptime.diagnose.seen import Seen
+from steptime.diagnose.suspects import LATE, SLOWER_SHARE, leaf_changes, mean_step_ns, suspects
 from steptime.diagnose.verdict import since_sentence, what_sentence, who_sentence
 from steptime.model import Report
-from steptime.model.on_call import CANNOT_TELL, CLEAR, SLOW, Action, LeafChange, Missed, OnCall, Pace, Suspect
+from steptime.model.on_call import CANNOT_TELL, CLEAR, SLOW, Action, Missed, OnCall, Pace, Suspect
 
 #: More suspects than this do not fit into ten minutes.
 _ACTED_ON = 3
@@ -42,19 +43,20 @@ def on_call(
         job: its name.
     """
     unlike = _unlike(baseline, report) if baseline is not None else []
-    if unlike:
+    if unlike or not measured(report):
         baseline = None
-    changes = leaf_changes(baseline, report) if baseline is not None and measured(report) else None
+    changes = leaf_changes(baseline, report) if baseline is not None else None
     found = suspects(report, changes)
     doubts = [*unlike, *_doubts(report, missed)]
-    status = _status(report, found, changes, baseline)
+    seen = Seen(report, found, baseline, pace, missed=bool(missed))
+    status = _status(seen)
     return OnCall(
         tool=report.tool,
         status=status,
         verdict=[
-            what_sentence(report, baseline, found, status),
-            who_sentence(report, found, status),
-            since_sentence(report, found, pace, changes is not None),
+            what_sentence(seen, status),
+            who_sentence(seen, status),
+            since_sentence(seen),
         ],
         suspects=found,
         actions=_actions(report, found, status),
@@ -68,31 +70,39 @@ def on_call(
         ranks_analyzed=report.job.ranks_analyzed,
         step_time_ns=report.job.step_time_ns,
         mean_step_ns=mean_step_ns(report),
-        baseline_mean_step_ns=mean_step_ns(baseline) if changes is not None and baseline is not None else None,
+        baseline_mean_step_ns=mean_step_ns(baseline) if baseline is not None else None,
         mfu=report.job.mfu,
         shares=leaf_shares(report),
         pace=pace,
     )
 
 
-def _status(report: Report, found: list[Suspect], changes: list[LeafChange] | None, baseline: Report | None) -> str:
+def _status(seen: Seen) -> str:
+    report, found = seen.report, seen.found
     if not measured(report) or edge_only(report):
         return CANNOT_TELL
-    if changes is not None and baseline is not None and slower_by(report, baseline) < SLOWER_SHARE:
+    if seen.baseline is not None and slower_by(report, seen.baseline) < SLOWER_SHARE:
         return CLEAR
     largest = max((one.share for one in found), default=0.0)
-    if dark_share(report) > max(largest, TOO_DARK) or hidden_wait(report, largest):
+    if dark_share(report) > max(largest, TOO_DARK):
+        return CANNOT_TELL
+    # A rank that was found late is late whatever the ranks without a file did; a pause of a recorded rank may be small
+    # against a wait that looks like communication.
+    if not any(one.kind in LATE for one in found) and hidden_wait(report, seen.missed, largest):
         return CANNOT_TELL
     if found:
         return SLOW
-    if changes is not None:
-        # The step is longer than the baseline's, and no leaf is enough of it to be named.
-        return CANNOT_TELL
-    return CANNOT_TELL if could_be_new(report) else CLEAR
+    # Longer than the baseline's steps, or than the hook's earlier ones, and nothing is enough of it to be named.
+    slower = seen.baseline is not None or seen.pace is not None
+    return CANNOT_TELL if slower or could_be_new(report) else CLEAR
 
 
 def _actions(report: Report, found: list[Suspect], status: str) -> list[Action]:
     """What to do about each suspect, then what the findings about the same time advise."""
+    if status == CANNOT_TELL and measured(report) and not found and (leaf := could_be_new(report)) is not None:
+        cause = leaf.partition("/")[2]
+        if_new = Suspect(kind="all ranks", cause=cause, leaf=leaf, ranks=[], host=None, cost_ns=0, share=0.0)
+        return [Action(text=f"If that is new: {move(if_new)}", cause=cause)]
     if status != SLOW:
         return []
     acted = found[:_ACTED_ON]
@@ -115,7 +125,8 @@ def _captures(report: Report, found: list[Suspect], status: str) -> list[str]:
     unknown = [rank for one in found if not one.recorded for rank in one.ranks]
     missing = missing_ranks(report)
     if unknown:
-        wanted.append(f"Capture rank {rank_list(unknown)} (--ranks): it is late, and it was not recorded.")
+        ranks = ",".join(map(str, sorted(set(unknown))))
+        wanted.append(f"Capture rank {rank_list(unknown)} (--ranks {ranks}): it is late, and it was not recorded.")
     elif missing and report.pipeline is not None and _stage_of(report, found) is not None:
         wanted.append(f"Capture all ranks of stage {_stage_of(report, found)} (--ranks): some were not recorded.")
     elif missing and (status != SLOW or found[0].kind in ("unclear", "grown")):

@@ -20,6 +20,8 @@ ACUTE_LEAVES = (
     "host/allocator",
     "host/compile",
 )
+#: Kinds of suspects that are late ranks.
+LATE = ("straggler", "jitter", "once", "unclear")
 #: What a suspect must cost, as a share of the mean step. Clean jobs of the simulator and real ones have jitter of 1 to
 #: 2 % in their waits.
 LEAST_SHARE = 0.03

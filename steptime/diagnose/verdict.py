@@ -16,9 +16,10 @@ from steptime.diagnose.limits import (
     slower_by,
 )
 from steptime.diagnose.say import plural, share_text, time_text
+from steptime.diagnose.seen import Seen
 from steptime.diagnose.suspects import SLOWER_SHARE, mean_step_ns
 from steptime.model import Report
-from steptime.model.on_call import CLEAR, SLOW, Pace, Suspect
+from steptime.model.on_call import CLEAR, SLOW, Suspect
 from steptime.taxonomy import LEAVES, SLICES
 
 _TITLES = {leaf.key: leaf.title for leaf in LEAVES} | {part.id: part.title for part in SLICES}
@@ -32,13 +33,14 @@ _WHY = {
 }
 
 
-def what_sentence(report: Report, baseline: Report | None, found: list[Suspect], status: str) -> str:
+def what_sentence(seen: Seen, status: str) -> str:
     """The first sentence: how long a step takes, against what, and where most of the trouble is."""
+    report, baseline, found = seen.report, seen.baseline, seen.found
     if not measured(report):
         return "Can't tell: no whole training step was recorded, so there is nothing to judge."
     what = "The recorded window" if one_window(report) else "A step"
     text = f"{what} takes {time_text(report.job.step_time_ns.median)} ({_counted(report)})"
-    if baseline is not None and measured(baseline):
+    if baseline is not None:
         before, share = mean_step_ns(baseline), slower_by(report, baseline)
         than = f"the baseline's mean of {time_text(before)}"
         if abs(share) < SLOWER_SHARE:
@@ -72,8 +74,9 @@ def _counted(report: Report) -> str:
     return ranks if one_window(report) else f"median of {plural(len(report.job.steps), 'step')} on {ranks}"
 
 
-def who_sentence(report: Report, found: list[Suspect], status: str) -> str:
+def who_sentence(seen: Seen, status: str) -> str:
     """The second sentence: who it is, and why."""
+    report, found = seen.report, seen.found
     if status == SLOW:
         return _accused(found[0])[:-1] + (f"; next comes {_briefly(found[1])}." if len(found) > 1 else ".")
     if status == CLEAR:
@@ -84,6 +87,11 @@ def who_sentence(report: Report, found: list[Suspect], status: str) -> str:
         largest = _largest(report)
         cost = f", and no pause, slow link or late rank is behind the largest cost, {largest}" if largest else ""
         return f"{text}{cost}."
+    return _undecided(seen)
+
+
+def _undecided(seen: Seen) -> str:
+    report, found = seen.report, seen.found
     if not measured(report):
         return "Who and why can't be told either."
     beside = f"; what stands out all the same: {_briefly(found[0])}" if found else ""
@@ -100,9 +108,10 @@ def who_sentence(report: Report, found: list[Suspect], status: str) -> str:
             f"Can't tell who or why: {share_text(dark)} of the step the device is idle and nothing recorded proves the "
             f"cause, most of it: {_title(most)}{beside}."
         )
-    if hidden_wait(report):
+    largest = max((one.share for one in found), default=0.0)
+    if hidden_wait(report, seen.missed, largest):
         missing = missing_ranks(report)
-        were = "rank {} was" if len(missing) == 1 else "ranks {} were"
+        were = "rank {} was" if len(missing) == 1 else "ranks {} were" if missing else "some processes were"
         return (
             f"Can't tell who: {were.format(rank_list(missing))} not recorded, and waiting for a late one of them looks "
             f"like communication{beside}."
@@ -114,6 +123,8 @@ def who_sentence(report: Report, found: list[Suspect], status: str) -> str:
             f"Can't tell if anything is wrong: {_title(leaf)} takes {cost} of the step and no rank stands out; "
             "whether that is new only --baseline REPORT tells."
         )
+    if seen.baseline is None and seen.pace is not None:
+        return "Can't tell why: the steps became longer, and no pause, slow link or late rank shows in these traces."
     return "Can't tell why: no single cause grew by enough to be named."
 
 
@@ -163,8 +174,9 @@ def _largest(report: Report) -> str | None:
     return f"{_title(leaf)} with {share_text(losses[leaf])}"
 
 
-def since_sentence(report: Report, found: list[Suspect], pace: Pace | None, compared: bool) -> str:
+def since_sentence(seen: Seen) -> str:
     """The third sentence: since when, only where something recorded tells it."""
+    report, found, pace = seen.report, seen.found, seen.pace
     if pace is not None:
         change = f"the median step went from {time_text(pace.before_ns)} to {time_text(pace.after_ns)}"
         at = f" ({moment_text(pace.unix_ns)})" if pace.unix_ns is not None else ""
@@ -174,14 +186,14 @@ def since_sentence(report: Report, found: list[Suspect], pace: Pace | None, comp
         return f"Since step {found[0].since_step}{_by(report)}: the recorded steps before it were free of it."
     if found and found[0].steps and len(found[0].steps) < len(steps):
         each = time_text(found[0].cost_ns * len(steps) / len(found[0].steps))
-        seen = f"It was seen in {len(found[0].steps)} of {len(steps)} recorded steps, {each} in each"
-        return f"{seen}, first in {found[0].steps[0]}{_by(report)}; since when these traces can't tell."
+        often = f"It was seen in {len(found[0].steps)} of {len(steps)} recorded steps, {each} in each"
+        return f"{often}, first in {found[0].steps[0]}{_by(report)}; since when these traces can't tell."
     if not steps:
         return "Since when these traces can't tell."
     if found:
         first = "" if _by(report) else f" ({steps[0]})"
-        return f"Since when these traces can't tell: it is there from the first recorded step on{first}."
-    if compared:
+        return f"Since when these traces can't tell: it is there from the first recorded step{first} on."
+    if seen.baseline is not None:
         return "Since when these traces can't tell."
     return "When it was faster these traces can't tell: --baseline REPORT sets it against a healthy report."
 
