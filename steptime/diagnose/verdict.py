@@ -78,7 +78,7 @@ def who_sentence(seen: Seen, status: str) -> str:
     """The second sentence: who it is, and why."""
     report, found = seen.report, seen.found
     if status == SLOW:
-        return _accused(found[0])[:-1] + (f"; next comes {_briefly(found[1])}." if len(found) > 1 else ".")
+        return _accused(found[0])[:-1] + (f"; then {_briefly(found[1])}." if len(found) > 1 else ".")
     if status == CLEAR:
         text = "No rank holds up the others" if report.job.ranks_analyzed > 1 else "This rank's host keeps up"
         text += " by much" if report.stragglers else ""
@@ -187,7 +187,7 @@ def since_sentence(seen: Seen) -> str:
     if found and found[0].steps and len(found[0].steps) < len(steps):
         each = time_text(found[0].cost_ns * len(steps) / len(found[0].steps))
         often = f"It was seen in {len(found[0].steps)} of {len(steps)} recorded steps, {each} in each"
-        return f"{often}, first in {found[0].steps[0]}{_by(report)}; since when these traces can't tell."
+        return f"{often}, first in step {found[0].steps[0]}{_by(report)}; since when these traces can't tell."
     if not steps:
         return "Since when these traces can't tell."
     if found:

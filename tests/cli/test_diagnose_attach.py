@@ -55,12 +55,45 @@ def test_a_sleeping_loader_is_the_verdict(sockets: str, tmp_path: Path, capsys: 
     assert "goes to data loader (host/data_loader)." in text
     assert "1. Look at the data loader of rank 0 on host " in text
     assert f"steptime: the traces are in {tmp_path / 'traces'}" in err
+    assert " (0)" not in text  # Marks of the optimizer are counted by the recording, not by the job.
     report = steptime.load(tmp_path / "report.json")
     # An on-demand trace has no ProfilerStep marks.
     assert report.job.step_source.startswith("Optimizer.step spans")
     loader = sum(leaf.ns or 0 for part in report.job.slices for leaf in part.leaves if leaf.id == "data_loader")
     # A sleep is never shorter than asked for; how much longer it is, a busy machine decides.
     assert _SLEEP_S * 1e9 <= loader / report.job.rank_steps < 1.5 * _SLEEP_S * 1e9
+
+
+def test_two_processes_that_tell_no_rank_are_two_reports(
+    sockets: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": sockets}
+    with _training(**ask) as one, _training(**ask) as other:
+        words = ["--pid", str(one), "--pid", str(other), "--traces", str(tmp_path)]
+        assert main(["diagnose", *words, "--timeout", "45", "--metrics", str(tmp_path / "m.prom")]) == 2
+    out, err = capsys.readouterr()
+    assert [line for line in out.splitlines() if line.startswith("Job ")] == [
+        f"Job pid{pid}.pt.trace.json" for pid in sorted((one, other))
+    ]
+    assert out.count("goes to") == out.count("1. Look at the data loader of rank 0") == 2
+    assert "nothing written for -o and --metrics: these processes tell no rank" in err
+    assert not (tmp_path / "m.prom").exists()
+
+
+def test_a_rank_that_no_process_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Any process may stand for a rank here: its rank and its wish for a daemon are in its environment."""
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    environment = {"KINETO_USE_DAEMON": "1", "RANK": "3"}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            assert main(["diagnose", "--pid", str(process.pid), "--ranks", "0,2"]) == 2
+        finally:
+            process.kill()
+    assert f"none of the processes has a rank of --ranks: {process.pid} is rank 3" in capsys.readouterr().err
+    assert main(["diagnose", "--dynolog", "localhost", "--ranks", "0"]) == 2
+    assert "--ranks can't choose behind a dynolog daemon" in capsys.readouterr().err
 
 
 def test_who_cannot_be_traced_is_told_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
