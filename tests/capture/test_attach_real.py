@@ -154,13 +154,15 @@ def test_where_dynolog_has_the_socket_it_is_asked(jobs: list[Job], tmp_path: Pat
     check_loader(jobs[0], got.files[0], 2)
 
 
-def test_steps_asked_for_before_the_first_one_are_asked_for_again(tmp_path: Path) -> None:
-    job = start(tmp_path, "late", waits=True)
+def test_steps_asked_for_before_the_first_one_are_asked_for_again(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    job = start(tmp_path_factory.mktemp("s"), "late", waits=True)
     try:
         wait_for(job)
         # It records half a second after five of warm-up; by then it trains. 20 steps do not fit in that.
         training = subprocess.Popen(["sh", "-c", 'sleep 3; : > "$0"', str(job.go)])
-        got = ask(job, tmp_path / "out", steps=20)
+        got = ask(job, tmp_path, steps=20)
         training.wait()
     finally:
         stop(job)
