@@ -119,8 +119,7 @@ def _groups(targets: Sequence[Target], stack: contextlib.ExitStack) -> tuple[lis
 
 
 def _capture(line: Line, request: AttachRequest, targets: Sequence[Target], deadline: float) -> Capture:
-    ranks = {target.pid: target.rank for target in targets if target.rank is not None}
-    return Capture(line, HERE, request, deadline, ranks, {target.pid: target.team for target in targets})
+    return Capture(line, HERE, request, deadline, {target.pid: target for target in targets})
 
 
 def _on_hosts(request: AttachRequest, deadline: float) -> Attached:

@@ -22,6 +22,9 @@ from steptime.errors import TraceError
 from steptime.trace.events import I64, Category
 from steptime.trace.parse import parse
 
+#: A trace without activities has a head and a few lines on its process: 1 to 2 kB from torch 2.13.
+_NEARLY_EMPTY_BYTES = 1 << 20
+
 
 class Unusable(Exception):  # noqa: N818
     """A file that must not be taken. The text says why."""
@@ -100,11 +103,22 @@ def read(path: Path) -> Content:
     try:
         table = parse(str(path))
     except (TraceError, OSError) as error:
+        if _is_empty(path):
+            return Content(np.empty(0, np.int64), 0)
         raise Unusable(f"its trace can't be read: {error}") from error
     marks = np.array([name.startswith("Optimizer.step#") for name in table.names], np.bool_)
     host = table.rows(Category.ANNOTATION)
     at = table.start_ns[host[marks[table.name[host]]]] if len(marks) else np.empty(0, np.int64)
     return Content(np.sort(at), len(table.rows(Category.CPU_OP, Category.KERNEL)))
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether it is the trace of a process that did nothing, such as a launcher: complete, and without activities."""
+    try:
+        text = path.read_bytes() if path.stat().st_size < _NEARLY_EMPTY_BYTES else b""
+    except OSError:
+        return False
+    return b'"traceEvents"' in text and text.rstrip().endswith(b"}") and b'"ph": "X"' not in text
 
 
 def keep(path: Path, out: Path, name: str, max_bytes: int) -> Path:
@@ -113,7 +127,7 @@ def keep(path: Path, out: Path, name: str, max_bytes: int) -> Path:
     Raises:
         Unusable: it can't be written there, or it grew.
     """
-    if Path(name).name != name or name.startswith("."):
+    if not name or Path(name).name != name or name.startswith("."):
         raise Unusable(f"{name!r} is no name of a file inside {out}")
     part = out / f".{name}.{secrets.token_hex(4)}.part"
     try:
@@ -127,7 +141,9 @@ def keep(path: Path, out: Path, name: str, max_bytes: int) -> Path:
             os.fsync(write_to.fileno())
         if not left:
             raise Unusable(f"its trace grew beyond the {max_bytes} bytes allowed")
-        return _under_free_name(part, out, name)
+        final = _under_free_name(part, out, name)
+        path.unlink(missing_ok=True)
+        return final
     except OSError as error:
         raise Unusable(f"its trace can't be written to {out}: {error.strerror or error}") from error
     finally:

@@ -15,6 +15,8 @@ from pathlib import Path
 from steptime.capture.outcome import HERE, Refused
 
 _CLIENT = "dynoconfigclient"
+#: A socket's path has 107 bytes; a slash, the name of the process's own and 36 of a number must fit behind the folder.
+_LONGEST_FOLDER = 107 - 1 - len(_CLIENT) - 36
 _RESTART = "start it with KINETO_USE_DAEMON=1 in its environment (export it before Python starts)"
 _PROC = Path("/proc")
 
@@ -69,37 +71,32 @@ def find_targets(pids: Iterable[int], job: int | str | None) -> tuple[list[Targe
     return [target for target in targets.values() if not _is_fork(target, targets, parents)], refused
 
 
-def _target(pid: int, root: int) -> Target | Refused:
-    def no(why: str, remedy: str) -> Refused:
-        return Refused(pid, HERE, why, remedy)
+class _Barred(Exception):  # noqa: N818
+    """A process can't be asked. The two texts are why, and the remedy."""
 
+
+def _target(pid: int, root: int) -> Target | Refused:
     try:
-        status = _status(pid)
-    except (OSError, ValueError):
-        return no("there is no such process on this host", "list them with `ps -ef`; steptime must run on their host")
-    if status["State"].startswith(("Z", "X")):
-        return no("it has ended", "attach to a process that runs")
-    uid = int(status["Uid"].split()[0])
-    if os.geteuid() not in (0, uid):
-        return no("it belongs to another user", f"run steptime as user {uid} or as root")
-    try:
+        uid = _uid(pid)
         environment = _environment(pid)
         client, folder = _client_socket(pid)
+        if not client:
+            folder = _folder_to_be(environment)
+        # The abstract names of another network namespace are not ours, nor the files of another mount namespace.
+        for name in ("mnt",) if folder else ("mnt", "net"):
+            if _namespace(pid, name) != _namespace("self", name):
+                raise _Barred("it runs in another container", "run steptime inside that container")
+    except _Barred as barred:
+        return Refused(pid, HERE, *barred.args)
     except PermissionError:
-        return no("its /proc entries can't be read", "run steptime as root, in the same container")
-    except OSError:
-        return no("it has ended", "attach to a process that runs")
-    if not client:
-        if "KINETO_USE_DAEMON" not in environment:
-            return no("it was started without KINETO_USE_DAEMON", _RESTART)
-        folder = environment.get("KINETO_IPC_SOCKET_DIR", "")
-    other = [
-        name for name in ("mnt", *(() if folder else ("net",))) if _namespace(pid, name) != _namespace("self", name)
-    ]
-    if other:
-        return no("it runs in another container", "run steptime inside that container")
-    slurm = environment.get("SLURM_JOB_ID", "")
-    rank = environment.get("RANK", "")
+        return Refused(pid, HERE, "its /proc entries can't be read", "run steptime as root, in the same container")
+    except (OSError, KeyError, ValueError):
+        why, remedy = (
+            "there is no such process on this host",
+            "list them with `ps -ef`; steptime must run on their host",
+        )
+        return Refused(pid, HERE, why, remedy)
+    slurm, rank = environment.get("SLURM_JOB_ID", ""), environment.get("RANK", "")
     team = ":".join(environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     return Target(
         pid=pid,
@@ -112,6 +109,28 @@ def _target(pid: int, root: int) -> Target | Refused:
         team=team if rank and team != ":" else "",
         client=client,
     )
+
+
+def _uid(pid: int) -> int:
+    """The user of a process that lives and may be asked by us: only its own user and root may."""
+    status = _status(pid)
+    if status["State"].startswith(("Z", "X")):
+        raise _Barred("it has ended", "attach to a process that runs")
+    uid = int(status["Uid"].split()[0])
+    if os.geteuid() not in (0, uid):
+        raise _Barred("it belongs to another user", f"run steptime as user {uid} or as root")
+    return uid
+
+
+def _folder_to_be(environment: dict[str, str]) -> str:
+    """Where a process that has no socket yet will look for its daemon."""
+    if "KINETO_USE_DAEMON" not in environment:
+        raise _Barred("it was started without KINETO_USE_DAEMON", _RESTART)
+    folder = environment.get("KINETO_IPC_SOCKET_DIR", "")
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+        why = f"its KINETO_IPC_SOCKET_DIR has more than {_LONGEST_FOLDER} bytes, too long for its socket"
+        raise _Barred(why, "start it with a shorter one")
+    return folder
 
 
 def _is_number(text: str) -> bool:
@@ -142,7 +161,6 @@ def _client_socket(pid: int) -> tuple[int, str]:
     for line in (_PROC / str(pid) / "net" / "unix").read_text(errors="surrogateescape").splitlines()[1:]:
         fields = line.split(maxsplit=7)
         if len(fields) == 8 and _CLIENT in fields[7] and int(fields[6]) in mine:
-            # The last one bound wins nothing: a process has one, and after a fork its parent's.
             return int(fields[6]), "" if fields[7].startswith("@") else str(Path(fields[7]).parent)
     return 0, ""
 

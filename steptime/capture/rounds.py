@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +18,7 @@ import numpy as np
 from steptime.capture.config_text import WARMUP_S, Duration, Iterations, config_text
 from steptime.capture.landing import Content, Landing, Unusable, keep, read
 from steptime.capture.outcome import HERE, Attached, AttachRequest, Captured, Mode, Refused
+from steptime.capture.processes import Target
 
 #: Processes ask every 5 s, and are back from the longest pause after a refused connection in another 5.2 s (kineto
 #: doubles 10 ms up to ten times). Who has not asked by then does not.
@@ -28,6 +29,7 @@ _POLL_S = 5.5
 _ROOMY = 4
 _TICK_S = 0.1
 _LATE = "its trace did not come"
+_IDLE = "it ran no PyTorch op"
 
 
 @dataclass(frozen=True)
@@ -66,18 +68,13 @@ class _Trace:
 
 @dataclass
 class Capture:
-    """All rounds with the processes of one host.
-
-    ranks: RANK of the processes that have one. teams: what the ranks of one job share, by process; "" or absent: its
-    steps need not be those of others.
-    """
+    """All rounds with the processes of one host. targets: what is known of them, by number; nothing on another host."""
 
     line: Line
     host: str
     request: AttachRequest
     deadline: float
-    ranks: dict[int, int] = field(default_factory=dict)
-    teams: dict[int, str] = field(default_factory=dict)
+    targets: Mapping[int, Target] = field(default_factory=dict)
     _traces: dict[int, _Trace] = field(default_factory=dict)
     _why: dict[int, str] = field(default_factory=dict)
     _silent: set[int] = field(default_factory=set)
@@ -97,14 +94,16 @@ class Capture:
         for ask_for_time in (False, True):
             fell = {pid for pid, trace in self._traces.items() if trace.mode == "duration" and trace.content.ops}
             apart = self._apart()
-            again = fell | {pid for pid in self._traces if self.teams.get(pid, "") in self._teams_of(fell | apart)}
-            if not again or time.monotonic() >= self.deadline:
+            again = fell | {pid for pid in self._traces if self._team(pid) in self._teams_of(fell | apart)}
+            left_s = self.deadline - time.monotonic()
+            # What is asked for now and comes too late would be recorded for nobody.
+            if not again or left_s < 2 * _POLL_S:
                 break
-            self._say_why_again(fell, apart, ask_for_time)
             roundup = self._roundup(apart) if apart else roundup
-            late = roundup * self._step_s(apart) > self.deadline - time.monotonic() - _POLL_S
+            by_time = ask_for_time or roundup * self._step_s(apart) > left_s - _POLL_S
+            self._say_why_again(fell, apart, by_time)
             subset = only(groups, {self._wanted.get(pid, pid) for pid in again})
-            if ask_for_time or late:
+            if by_time:
                 self._round(subset, self._duration(len(again) > 1))
                 break
             self._round(subset, Iterations(count, roundup))
@@ -130,6 +129,8 @@ class Capture:
             except Unusable as error:
                 why[pid] = str(error)
                 continue
+            if pid in self._traces:
+                self._traces[pid].path.unlink(missing_ok=True)
             self._traces[pid] = _Trace(path, content, _mode(ask, content))
         if self._rounds == 1:
             reached = set(self.line.given.values())
@@ -176,18 +177,22 @@ class Capture:
     def _apart(self) -> set[int]:
         """Processes of one job whose recorded steps do not all overlap in time. All on one host, so on one clock."""
         found = set()
-        for team in set(self.teams.values()) - {""}:
+        for team in self._teams_of(set(self._traces)):
             marks = {
                 pid: trace.content.marks_ns
                 for pid, trace in self._traces.items()
-                if self.teams.get(pid) == team and len(trace.content.marks_ns)
+                if self._team(pid) == team and len(trace.content.marks_ns)
             }
             if len(marks) > 1 and max(at[0] for at in marks.values()) >= min(at[-1] for at in marks.values()):
                 found |= set(marks)
         return found
 
     def _teams_of(self, pids: set[int]) -> set[str]:
-        return {self.teams[pid] for pid in pids if self.teams.get(pid)}
+        return {self._team(pid) for pid in pids} - {""}
+
+    def _team(self, pid: int) -> str:
+        """What the ranks of its job share; "" if its steps need not be those of others."""
+        return self.targets[pid].team if pid in self.targets else ""
 
     def _step_s(self, pids: set[int]) -> float:
         gaps = [np.diff(self._traces[pid].content.marks_ns) for pid in pids]
@@ -197,8 +202,8 @@ class Capture:
     def _roundup(self, apart: set[int]) -> int:
         return max(2, math.ceil(_ROOMY * _POLL_S / max(self._step_s(apart), 1e-3)))
 
-    def _say_why_again(self, fell: set[int], apart: set[int], ask_for_time: bool) -> None:
-        how = f"for {self.request.seconds:g} s instead" if ask_for_time else "once more"
+    def _say_why_again(self, fell: set[int], apart: set[int], by_time: bool) -> None:
+        how = f"for {self.request.seconds:g} s instead" if by_time else "once more"
         if fell:
             who = ", ".join(map(str, sorted(fell)))
             self._notes.append(
@@ -213,11 +218,10 @@ class Capture:
         result = Attached(notes=self._notes)
         for pid, trace in sorted(self._traces.items()):
             if not trace.content.ops:
-                self._why[pid] = "it ran no PyTorch op while it was recorded"
+                self._why[pid] = f"{_IDLE} while it was recorded"
                 continue
-            rank = f"rank{self.ranks[self._wanted[pid]]}_" if self._wanted[pid] in self.ranks else ""
             try:
-                file = keep(trace.path, self.request.out, f"{rank}pid{pid}.pt.trace.json", self.request.max_bytes)
+                file = keep(trace.path, self.request.out, self._name(pid), self.request.max_bytes)
             except Unusable as error:
                 self._why[pid] = str(error)
                 continue
@@ -226,12 +230,24 @@ class Capture:
                 result.notes.append(
                     f"{self.host}: process {pid} was recorded by {trace.mode}: it marks no optimizer steps"
                 )
-        for pid in sorted(set(self._why) - {trace.pid for trace in result.captured}):
-            result.refused.append(self._refusal(pid))
+        taken = {trace.pid for trace in result.captured}
+        for pid in sorted(set(self._why) - taken):
+            if _IDLE in self._why[pid] and self._stands_for(pid, taken):
+                result.notes.append(f"{self.host}: process {pid} only started others, which were recorded")
+            else:
+                result.refused.append(self._refusal(pid))
         if self._apart():
             result.notes.append(f"{self.host}: the files of one job hold different steps; ask for a duration")
         result.refused.extend(self.line.why_silent(pid) for pid in sorted(self._silent))
         return result
+
+    def _name(self, pid: int) -> str:
+        target = self.targets.get(self._wanted[pid])
+        rank = "" if target is None or target.rank is None else f"rank{target.rank}_"
+        return f"{rank}pid{pid}.pt.trace.json"
+
+    def _stands_for(self, pid: int, taken: set[int]) -> bool:
+        return any(number in self.targets and self.targets[number].root == pid for number in taken)
 
     def _refusal(self, pid: int) -> Refused:
         why = self._why[pid]
@@ -240,7 +256,7 @@ class Capture:
             return Refused(pid, self.host, why, f"scp {self.host}:{self._places[pid]} {self.request.out}/")
         remedies = {
             _LATE: "is it stuck? `py-spy dump --pid` tells; ask again with a longer timeout",
-            "no PyTorch op": "give the number of the training process, not of its launcher, or record longer",
+            _IDLE: "give the number of the training process, not of its launcher, or record longer",
             "bytes": "ask for fewer steps or seconds, without shapes and stacks, or allow more bytes",
             "ended": "attach to a process that runs",
         }
