@@ -145,8 +145,10 @@ class Bureau:
     def _try(self, kind: str, action: Callable[[], object]) -> None:
         try:
             action()
-        except (OSError, UsageError) as error:
-            self._watch.warn(kind, f"{error}; training goes on")
+        except OSError as error:
+            self._watch.warn("directory", f"{error}: there will be no captures; training goes on")
+        except UsageError as error:
+            self._watch.warn(str(error), f"{error}; training goes on")
         except Exception as error:  # noqa: BLE001  (this thread must outlive whatever a store or a profiler throws)
             self._watch.warn(kind, f"no capture can be agreed on or written ({error!r}); training goes on")
 
@@ -300,4 +302,4 @@ class Bureau:
         )
         place = self._folder / STEP_TIMES_FOLDER
         place.mkdir(exist_ok=True)
-        write_whole(place / f"rank-{self.rank}.json", msgspec.json.encode(times))
+        write_whole(place / f"rank-{self.rank}.note", msgspec.json.encode(times))

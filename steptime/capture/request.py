@@ -3,14 +3,15 @@
 ::
 
     DIR/request.json                   the latest request, written by whoever asks
-    DIR/plan.json                      the plan of rank 0, where the ranks share no store
-    DIR/step_times/rank-3.json         the last steps of each rank, renewed every half minute
-    DIR/ID/plan.json                   which steps of the job capture ID holds
+    DIR/plan.note                      the plan of rank 0, where the ranks share no store
+    DIR/step_times/rank-3.note         the last steps of each rank, renewed every half minute
+    DIR/ID/plan.note                   which steps of the job capture ID holds
     DIR/ID/rank-3.pt.trace.json.gz     the trace of a rank
-    DIR/ID/rank-3.failed.json          or why there is none
+    DIR/ID/rank-3.failed.note          or why there is none
 
-Every file is written beside its place and renamed, so a reader finds it whole or not at all. Nothing depends on a wall
-clock: a request is served once, because the folder of its id then exists.
+All are JSON; a note is no trace, and `steptime analyze` passes it by. Every file is written beside its place and
+renamed, so a reader finds it whole or not at all. Nothing depends on a wall clock: a request is served once, because
+the plan of its id then exists.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ import msgspec
 from steptime.errors import UsageError
 
 REQUEST_FILE = "request.json"
-PLAN_FILE = "plan.json"
+PLAN_FILE = "plan.note"
 STEP_TIMES_FOLDER = "step_times"
 TRACE_SUFFIX = ".pt.trace.json.gz"
-FAILED_SUFFIX = ".failed.json"
+FAILED_SUFFIX = ".failed.note"
 
 #: Captures that a job starts by itself, since its pace fell, have ids that begin so.
 AUTOMATIC = "slow"
@@ -188,7 +189,7 @@ def read_request(folder: Path | str) -> CaptureRequest | None:
 
 def read_step_times(folder: Path | str) -> dict[int, StepTimes]:
     """The pace of each rank that has written it, by rank; files that can't be read are left out."""
-    found = (read_or_none(path, StepTimes) for path in _names(Path(folder) / STEP_TIMES_FOLDER, ".json"))
+    found = (read_or_none(path, StepTimes) for path in _names(Path(folder) / STEP_TIMES_FOLDER, ".note"))
     return {times.rank: times for times in found if times is not None}
 
 

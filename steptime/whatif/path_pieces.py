@@ -65,7 +65,7 @@ def path_pieces(job: JobGraph, times: I64, path: Path, since_ns: int) -> PathPie
     end = np.append(path.origin_ns, end)
     end = np.minimum.accumulate(end[::-1])[::-1]
     start = np.append(min(since_ns, int(end[0])), end[:-1])
-    came = job.edge_kind[edge[source]] if len(job.edge_kind) else np.empty(0, np.int8)
+    came = job.edge_kind[edge[source]] if len(job.edge_kind) else np.full(len(source), -1, np.int8)
     transfer = (edge[source] >= 0) & (turn < 2) & (came == TRANSFER)
     return PathPieces(
         node=np.append(node[0], node[source]),

@@ -93,10 +93,10 @@ def test_a_capture_is_its_files_its_reasons_and_what_is_missing(tmp_path: Path) 
     assert (plan.first_recorded, plan.end, plan.ranks) == (72, 75, [0, 1, 2, 3])
     place = tmp_path / "c"
     place.mkdir()
-    write_whole(place / "plan.json", msgspec.json.encode(plan))
+    write_whole(place / "plan.note", msgspec.json.encode(plan))
     (place / "rank-0.pt.trace.json.gz").write_bytes(b"")
     (place / ".rank-1.pt.trace.json.gz.12ab.tmp").write_bytes(b"half")
-    (place / "rank-2.failed.json").write_text('{"rank": 2, "reason": "no space"}')
+    (place / "rank-2.failed.note").write_text('{"rank": 2, "reason": "no space"}')
     found = captured_files(tmp_path)
     assert found is not None
     assert (found.id, found.plan) == ("c", plan)
