@@ -20,6 +20,8 @@ SETTLING = 5
 #: Steps between two looks at the baseline, which take tens of microseconds: the lesser number while it is young.
 SOON, LATER = 16, 64
 SIGMAS = 5.0
+#: Steps that tell roughly how long one takes.
+FEW = 3
 
 # Standard deviation of normal values from their median absolute deviation: 1 / Φ⁻¹(3/4). And that of the median of
 # seven standard normal values: the root of the variance 0.2104 of their fourth order statistic (Teichroew 1956).
@@ -67,6 +69,11 @@ class Pace:
         """Median of the last steps; None before there are any."""
         found = self.last_ns(SOON)
         return int(median(found)) if found else None
+
+    def fastest_ns(self) -> int | None:
+        """Shortest of the last steps; None before there are enough to tell."""
+        found = self.last_ns(SOON)
+        return max(min(found), 1) if len(found) >= FEW else None
 
     def _look(self) -> None:
         end = self._count - RECENT

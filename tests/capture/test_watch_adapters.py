@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from steptime.capture.request import CaptureRequest, captured_files, read_step_times, write_request
-from tests.capture.test_watch_job import marks
+from tests.capture.captured import marks
 
 MISSING = {name for name in ("accelerate", "lightning", "torch", "transformers") if not importlib.util.find_spec(name)}
 
@@ -88,7 +88,7 @@ def test_the_lightning_callback(tmp_path: Path) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(4, 1)
 
-        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        def training_step(self, batch: torch.Tensor) -> torch.Tensor:
             time.sleep(SECONDS)
             return self.layer(batch).square().mean()
 

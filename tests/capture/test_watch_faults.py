@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import json
 import re
@@ -15,6 +14,7 @@ import pytest
 
 import steptime
 from steptime.capture.request import CapturePlan, captured_files, captures
+from tests.capture import captured
 from tests.capture.faulty_places import STEPS
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -51,11 +51,11 @@ class Ended:
 
     @property
     def text(self) -> str:
-        return gzip.decompress(self.files[0].read_bytes()).decode()
+        return captured.text(self.files[0])
 
     @property
     def marks(self) -> list[int]:
-        return [int(number) for number in re.findall(r'"ProfilerStep#(\d+)"', self.text)]
+        return captured.marks(self.files[0])
 
 
 @pytest.fixture(scope="module")
