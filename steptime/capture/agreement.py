@@ -37,7 +37,9 @@ class Place:
 def find_place() -> Place:
     """Rank and size of the job, from `torch.distributed` if it is up, else as torchrun and Slurm say."""
     dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
+    # Another thread may be about to import it, and then it lacks its names yet.
+    if (is_up := getattr(dist, "is_initialized", None)) is not None and is_up():
+        assert dist is not None
         return Place(dist.get_rank(), dist.get_world_size(), _store())
     for rank, size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
         try:

@@ -22,16 +22,16 @@ from steptime.capture.agreement import FolderAgreement, Place, StoreAgreement, f
 from steptime.capture.recording import NotWritten, Recording
 from steptime.capture.request import (
     AUTOMATIC,
-    FAILED_SUFFIX,
-    PLAN_FILE,
     REQUEST_FILE,
     STEP_TIMES_FOLDER,
     CapturePlan,
     CaptureRequest,
     Failed,
     StepTimes,
+    failed_file,
     is_automatic,
     new_id,
+    plan_file,
     read_request,
     write_whole,
 )
@@ -145,8 +145,10 @@ class Bureau:
     def _try(self, kind: str, action: Callable[[], object]) -> None:
         try:
             action()
-        except (OSError, UsageError) as error:
-            self._watch.warn(kind, f"{error}; training goes on")
+        except OSError as error:
+            self._watch.warn("directory", f"{error}: there will be no captures; training goes on")
+        except UsageError as error:
+            self._watch.warn(str(error), f"{error}; training goes on")
         except Exception as error:  # noqa: BLE001  (this thread must outlive whatever a store or a profiler throws)
             self._watch.warn(kind, f"no capture can be agreed on or written ({error!r}); training goes on")
 
@@ -189,8 +191,10 @@ class Bureau:
         if self.signalled and self._wanted is None:
             self.signalled = False
             self._wanted = self._request("signal", f"a signal to rank {self.rank}")
-        if self._wanted is not None and is_automatic(self._wanted) and not self._rested():
-            self._wanted = None  # The same fall was seen by another rank, whose plan came first.
+        wanted = self._wanted
+        # Another rank saw the same request, or the same fall, and its plan came first.
+        if wanted is not None and (wanted.id in self._served or (is_automatic(wanted) and not self._rested())):
+            self._wanted = None
         return self._wanted
 
     def _agree(self, place: Place) -> StoreAgreement | FolderAgreement:
@@ -215,18 +219,21 @@ class Bureau:
             return None
         self._request_seen = seen
         request = read_request(self._folder)
-        if request is None or request.id in self._served or (self._folder / request.id / PLAN_FILE).exists():
+        if request is None or request.id in self._served or plan_file(self._folder, request.id).exists():
             return None
         self._next_times = 0.0
         return request
 
     def _propose(self, request: CaptureRequest) -> None:
+        """Make a plan of a request, as soon as the pace is known well enough to say when all ranks have heard of it."""
+        pace = self._watch.pace
+        typical_ns, fastest_ns = pace.typical_ns(), pace.fastest_ns()
+        if typical_ns is None or fastest_ns is None:
+            self._wanted = request
+            return
         self._wanted = None
-        typical_s = (self._watch.pace.typical_ns() or 0) / 1e9
-        if typical_s:
-            request = msgspec.structs.replace(
-                request, steps=max(1, min(request.steps, math.floor(request.max_seconds / typical_s)))
-            )
+        most = max(1, math.floor(request.max_seconds / (typical_ns / 1e9)))
+        request = msgspec.structs.replace(request, steps=min(request.steps, most))
         place = self._folder / request.id
         if self._agreement.plans:
             # First: a directory that takes no plan takes no trace either, and nobody should pay for one.
@@ -235,7 +242,7 @@ class Bureau:
         lead_s = max(2 * self._interval_s(), self._lead_s())
         plan = CapturePlan(
             request=request,
-            first_step=number + _AHEAD + (math.ceil(lead_s / typical_s) if typical_s else _AHEAD),
+            first_step=number + _AHEAD + math.ceil(lead_s / (fastest_ns / 1e9)),
             world_size=self._place.world_size,
             planned_by=self.rank,
             planned_at=number,
@@ -248,7 +255,7 @@ class Bureau:
         if agreed is None:
             return
         if agreed == plan:
-            self._try("plan", lambda: write_whole(place / PLAN_FILE, msgspec.json.encode(plan)))
+            self._try("plan", lambda: self._write_beside(plan_file(self._folder, request.id), plan))
         elif agreed.request.id != request.id:
             with contextlib.suppress(OSError):
                 place.rmdir()
@@ -282,10 +289,17 @@ class Bureau:
         while self._failures:
             plan, reason = self._failures.popleft()
             self._watch.warn("failed", f"no trace of rank {self.rank} in capture {plan.request.id}: {reason}")
-            place = self._folder / plan.request.id / f"rank-{self.rank}{FAILED_SUFFIX}"
+            place = failed_file(self._folder, plan.request.id, self.rank)
             # The reason is in the log; the place that did not take the trace may not take this either.
             with contextlib.suppress(OSError):
-                write_whole(place, msgspec.json.encode(Failed(rank=self.rank, reason=reason[:1000])))
+                self._write_beside(place, Failed(rank=self.rank, reason=reason[:1000]))
+
+    def _write_beside(self, place: Path, content: CapturePlan | Failed | StepTimes) -> None:
+        """Write a file, and make its folders, but never the capture directory itself: if that is gone, so be it."""
+        missing = [folder for folder in place.parents if self._folder in folder.parents]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+        write_whole(place, msgspec.json.encode(content))
 
     def _write_step_times(self) -> None:
         pace = self._watch.pace
@@ -298,6 +312,4 @@ class Bureau:
             recent_ns=pace.last_ns(_SHOWN_STEPS),
             baseline_ns=pace.baseline_ns,
         )
-        place = self._folder / STEP_TIMES_FOLDER
-        place.mkdir(exist_ok=True)
-        write_whole(place / f"rank-{self.rank}.json", msgspec.json.encode(times))
+        self._write_beside(self._folder / STEP_TIMES_FOLDER / f"rank-{self.rank}.json", times)

@@ -17,9 +17,11 @@ RECENT = 7
 BASELINE, ENOUGH = 128, 24
 #: The first steps of a job (or after a capture) load kernels, compile and fill caches.
 SETTLING = 5
-#: Steps between two looks at the baseline.
-EVERY = 8
+#: Steps between two looks at the baseline, which take tens of microseconds: the lesser number while it is young.
+SOON, LATER = 16, 64
 SIGMAS = 5.0
+#: Steps that tell roughly how long one takes.
+FEW = 3
 
 # Standard deviation of normal values from their median absolute deviation: 1 / Φ⁻¹(3/4). And that of the median of
 # seven standard normal values: the root of the variance 0.2104 of their fourth order statistic (Teichroew 1956).
@@ -65,13 +67,18 @@ class Pace:
 
     def typical_ns(self) -> int | None:
         """Median of the last steps; None before there are any."""
-        found = self.last_ns(2 * EVERY)
+        found = self.last_ns(SOON)
         return int(median(found)) if found else None
 
+    def fastest_ns(self) -> int | None:
+        """Shortest of the last steps; None before there are enough to tell."""
+        found = self.last_ns(SOON)
+        return max(min(found), 1) if len(found) >= FEW else None
+
     def _look(self) -> None:
-        self._look_at = self._count + EVERY
         end = self._count - RECENT
         earlier = self._between(max(self._since, end - BASELINE), end)
+        self._look_at = self._count + (LATER if len(earlier) == BASELINE else SOON)
         if len(earlier) < ENOUGH - RECENT:
             return
         usual = median(earlier)

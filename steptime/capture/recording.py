@@ -36,6 +36,8 @@ class Recording:
     def __init__(self, plan: CapturePlan) -> None:
         import torch
 
+        if torch._C._autograd._profiler_enabled():
+            raise RuntimeError("another profiler is running")
         self.plan = plan
         self.finished_steps = 0
         self._why_cut = "the job ended"
@@ -105,7 +107,7 @@ class Recording:
         except (OSError, RuntimeError) as error:
             raise NotWritten(f"{place} can't be written ({error})") from error
         finally:
-            for path in (plain, packed):
+            for path in (plain, _unrenamed(plain), packed):
                 with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)
         return place
@@ -119,11 +121,16 @@ class Recording:
         return names
 
 
+def _unrenamed(plain: Path) -> Path:
+    """Where the profiler itself writes before it renames."""
+    return plain.with_name(f"{plain.name}.tmp")
+
+
 def _check(plain: Path, max_bytes: int) -> None:
-    """The profiler says nothing when a disk is full: a whole file is known by its end.
+    """The profiler raises nothing when a disk is full: it leaves its file unrenamed, or cut.
 
     Raises:
-        NotWritten: the file is cut, or longer than allowed.
+        NotWritten: the file is not there, is cut, or is longer than allowed.
     """
     try:
         size = plain.stat().st_size
@@ -131,9 +138,10 @@ def _check(plain: Path, max_bytes: int) -> None:
             file.seek(max(0, size - 4096))
             tail = file.read().rstrip()
     except OSError as error:
-        raise NotWritten(f"the profiler wrote no file ({error.strerror}); is {plain.parent} there?") from None
+        why = "is its disk full" if _unrenamed(plain).exists() else f"{error.strerror}; is it still there"
+        raise NotWritten(f"the profiler could not write its file into {plain.parent} ({why}?)") from None
     if not (tail.endswith(b"}") and b'"traceName"' in tail):
-        raise NotWritten(f"the profiler's file was cut at {size} bytes; is the disk of {plain.parent} full?")
+        raise NotWritten(f"the profiler's file in {plain.parent} was cut at {size} bytes (is its disk full?)")
     if size > max_bytes:
         raise NotWritten(f"it is {size} bytes long, more than the {max_bytes} allowed; record fewer steps")
 

@@ -5,12 +5,12 @@
     DIR/request.json                   the latest request, written by whoever asks
     DIR/plan.json                      the plan of rank 0, where the ranks share no store
     DIR/step_times/rank-3.json         the last steps of each rank, renewed every half minute
-    DIR/ID/plan.json                   which steps of the job capture ID holds
-    DIR/ID/rank-3.pt.trace.json.gz     the trace of a rank
-    DIR/ID/rank-3.failed.json          or why there is none
+    DIR/plans/ID.json                  which steps of the job capture ID holds
+    DIR/plans/ID/rank-3.json           why rank 3 has no trace of it
+    DIR/ID/rank-3.pt.trace.json.gz     the traces, and nothing else
 
 Every file is written beside its place and renamed, so a reader finds it whole or not at all. Nothing depends on a wall
-clock: a request is served once, because the folder of its id then exists.
+clock: a request is served once, because the plan of its id then exists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REQUEST_FILE = "request.json"
 PLAN_FILE = "plan.json"
 STEP_TIMES_FOLDER = "step_times"
 TRACE_SUFFIX = ".pt.trace.json.gz"
-FAILED_SUFFIX = ".failed.json"
+PLANS_FOLDER = "plans"
 
 #: Captures that a job starts by itself, since its pace fell, have ids that begin so.
 AUTOMATIC = "slow"
@@ -40,8 +40,8 @@ AUTOMATIC = "slow"
 #: A file of these kinds is a few hundred bytes; one that is longer is none.
 MAX_BYTES = 1 << 20
 
-# An id names a folder inside the shared directory: no separator, and no dot in front.
-_Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")]
+# An id names a folder inside the shared directory, beside those that are there anyway; it has no dot and no separator.
+_Id = Annotated[str, msgspec.Meta(pattern=r"^(?!(?:plans|step_times)$)[A-Za-z0-9_-]{1,64}$")]
 _Rank = Annotated[int, msgspec.Meta(ge=0)]
 _Steps = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 _Text = Annotated[str, msgspec.Meta(max_length=1000)]
@@ -195,11 +195,10 @@ def read_step_times(folder: Path | str) -> dict[int, StepTimes]:
 def captures(folder: Path | str) -> list[str]:
     """The ids of all captures in `folder`, the latest last."""
     try:
-        plans = [(entry / PLAN_FILE) for entry in Path(folder).iterdir()]
-        found = [(plan.stat().st_mtime_ns, plan.parent.name) for plan in plans if plan.is_file()]
+        plans = [entry for entry in (Path(folder) / PLANS_FOLDER).glob("[!.]*.json") if entry.is_file()]
+        return [plan.stem for plan in sorted(plans, key=lambda plan: (plan.stat().st_mtime_ns, plan.name))]
     except OSError:
         return []
-    return [name for _, name in sorted(found)]
 
 
 def captured_files(folder: Path | str, capture_id: str | None = None) -> Captured | None:
@@ -209,10 +208,11 @@ def captured_files(folder: Path | str, capture_id: str | None = None) -> Capture
         if not known:
             return None
         capture_id = known[-1]
-    place = Path(folder) / capture_id
-    plan = read_or_none(place / PLAN_FILE, CapturePlan)
-    files = {rank: path for path in _names(place, TRACE_SUFFIX) if (rank := _rank_of(path)) is not None}
-    reasons = [read_or_none(path, Failed) for path in _names(place, FAILED_SUFFIX)]
+    folder = Path(folder)
+    plan = read_or_none(plan_file(folder, capture_id), CapturePlan)
+    found = _names(folder / capture_id, TRACE_SUFFIX)
+    files = {rank: path for path in found if (rank := _rank_of(path)) is not None}
+    reasons = [read_or_none(path, Failed) for path in _names(plan_file(folder, capture_id).with_suffix(""), ".json")]
     failed = {one.rank: one.reason for one in reasons if one is not None and one.rank not in files}
     expected: Sequence[int] = [] if plan is None else plan.ranks
     missing = [rank for rank in expected if rank not in files and rank not in failed]
@@ -264,6 +264,16 @@ def read_or_none(path: Path, kind: type[_T]) -> _T | None:
         return read_agreed(path, kind)
     except (OSError, UsageError):
         return None
+
+
+def plan_file(folder: Path, capture_id: str) -> Path:
+    """Where the plan of a capture goes."""
+    return folder / PLANS_FOLDER / f"{capture_id}.json"
+
+
+def failed_file(folder: Path, capture_id: str, rank: int) -> Path:
+    """Where it says why a rank has no trace."""
+    return folder / PLANS_FOLDER / capture_id / f"rank-{rank}.json"
 
 
 def trace_file(folder: Path, capture_id: str, rank: int) -> Path:

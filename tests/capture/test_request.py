@@ -41,6 +41,8 @@ def test_a_request_comes_back_and_can_be_withdrawn(tmp_path: Path) -> None:
         {"id": "../up"},
         {"id": ".hidden"},
         {"id": "a/b"},
+        {"id": "a.b"},
+        {"id": "plans"},
         {"id": ""},
         {"id": "a", "steps": 0},
         {"id": "a", "steps": 1001},
@@ -91,12 +93,13 @@ def test_a_capture_is_its_files_its_reasons_and_what_is_missing(tmp_path: Path) 
     assert captured_files(tmp_path) is None
     plan = CapturePlan(request=CaptureRequest(id="c", steps=3), first_step=70, world_size=4)
     assert (plan.first_recorded, plan.end, plan.ranks) == (72, 75, [0, 1, 2, 3])
-    place = tmp_path / "c"
+    place, plans = tmp_path / "c", tmp_path / "plans"
     place.mkdir()
-    write_whole(place / "plan.json", msgspec.json.encode(plan))
+    (plans / "c").mkdir(parents=True)
+    write_whole(plans / "c.json", msgspec.json.encode(plan))
     (place / "rank-0.pt.trace.json.gz").write_bytes(b"")
     (place / ".rank-1.pt.trace.json.gz.12ab.tmp").write_bytes(b"half")
-    (place / "rank-2.failed.json").write_text('{"rank": 2, "reason": "no space"}')
+    (plans / "c" / "rank-2.json").write_text('{"rank": 2, "reason": "no space"}')
     found = captured_files(tmp_path)
     assert found is not None
     assert (found.id, found.plan) == ("c", plan)

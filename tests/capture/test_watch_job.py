@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
-import re
+import os
 from pathlib import Path
 
 import pytest
 
 import steptime
 from steptime.capture.request import Captured, CaptureRequest, captured_files, captures, read_step_times, write_request
+from tests.capture.captured import marks
 from tests.capture.watched_job import Ended, Settings, run_job
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 SLOW_RANK, SLOW_AT, SLOW_MS = 2, 60, 60.0
 TRIES = 3
-
-
-def marks(path: Path) -> list[int]:
-    """The numbers of the steps that a file holds, as its text says."""
-    return [int(number) for number in re.findall(r'"ProfilerStep#(\d+)"', gzip.decompress(path.read_bytes()).decode())]
 
 
 def capture_of(folder: Path) -> Captured:
@@ -76,11 +71,12 @@ def test_the_ranks_say_how_fast_they_are(slowed: Path) -> None:
 
 @pytest.fixture(scope="module")
 def bereaved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
-    """A job that was asked for 60 steps, and that one rank left in the middle of them."""
+    """A job that was asked for 30 steps, and that one rank left in the middle of them."""
     out = tmp_path_factory.mktemp("bereaved")
     folder = out / "captures"
     folder.mkdir()
-    write_request(folder, CaptureRequest(id="asked-1", steps=30, reason="the test asks"))
+    request = write_request(folder, CaptureRequest(id="asked-1", steps=30, reason="the test asks"))
+    os.utime(request, (0, 0))  # As after a clock jump: what is old is served as well.
     ended = run_job(out, Settings(ranks=3, steps=60, step_ms=30, dying_rank=1, dies_at=25, automatic=0))
     return folder, ended
 
@@ -94,11 +90,25 @@ def test_a_rank_that_dies_does_not_end_the_training_of_the_others(bereaved: tupl
 def test_what_the_others_captured_is_there_and_analysed(bereaved: tuple[Path, Ended]) -> None:
     folder, ended = bereaved
     found = capture_of(folder)
-    assert found.id == "asked-1"
+    assert captures(folder) == ["asked-1"]
     assert found.plan is not None
     assert found.plan.first_step < 25 < found.plan.end, ended.errors
     assert (sorted(found.files), found.missing, found.complete) == ([0, 2], [1], False)
     assert len({tuple(marks(path)) for path in found.files.values()}) == 1
     report = steptime.analyze([str(folder / found.id)])
     assert [rank.rank for rank in report.ranks] == [0, 2]
-    assert any("1" in warning and "rank" in warning for warning in report.warnings), report.warnings
+    assert "rank 1 of world_size 3 has no file (2 of 3 analysed)" in report.warnings
+    assert [warning for warning in report.warnings if "skipped" in warning] == []
+
+
+def test_ranks_without_a_store_agree_through_the_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    write_request(folder, CaptureRequest(id="asked-2", ranks=[1, 7]))
+    ended = run_job(tmp_path, Settings(ranks=2, steps=70, step_ms=30, distributed=0, automatic=0))
+    assert ended.codes == [0, 0], ended.errors
+    found = capture_of(folder)
+    assert found.plan is not None
+    assert (found.plan.planned_by, found.plan.ranks) == (0, [1])
+    first = found.plan.first_recorded
+    assert {rank: marks(path) for rank, path in found.files.items()} == {1: [first, first + 1, first + 2]}

@@ -32,6 +32,7 @@ class Settings:
     dying_rank: int = -1
     dies_at: int = -1
     automatic: int = 1
+    distributed: int = 1  # 0: ranks that know of each other only by their environment, and begin together
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ def run_job(out: Path, settings: Settings) -> Ended:
     for rank in range(settings.ranks):
         log = (out / f"log-{rank}.txt").open("w")
         command = [sys.executable, __file__, str(out), f"--rank={rank}", *options]
-        processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+        place = {"RANK": str(rank), "WORLD_SIZE": str(settings.ranks)}
+        processes.append(subprocess.Popen(command, env={**environment, **place}, stdout=log, stderr=log))
         log.close()
     deadline = time.monotonic() + DEADLINE_S
     try:
@@ -83,10 +85,15 @@ def train(out: Path, settings: Settings, rank: int) -> None:
             return torch.zeros(64) + index
 
     torch.set_num_threads(1)
-    meeting = (out / "rendezvous").resolve().as_uri()
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=settings.ranks)
-    alone = torch.nn.Linear(64, 64)
-    model: torch.nn.Module = DistributedDataParallel(alone)
+    model: torch.nn.Module = (alone := torch.nn.Linear(64, 64))
+    if settings.distributed:
+        meeting = (out / "rendezvous").resolve().as_uri()
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=settings.ranks)
+        model = DistributedDataParallel(alone)
+    else:
+        (out / f"ready-{rank}").touch()
+        while len(list(out.glob("ready-*"))) < settings.ranks:
+            time.sleep(0.01)
     optimizer = torch.optim.SGD(alone.parameters(), lr=1e-6)
     watching = steptime.WatchSettings(automatic=bool(settings.automatic), poll_s=0.2)
     began_ns = []
