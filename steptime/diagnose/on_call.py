@@ -17,7 +17,7 @@ from steptime.diagnose.limits import (
 )
 from steptime.diagnose.say import plural
 from steptime.diagnose.seen import Seen
-from steptime.diagnose.suspects import LATE, SLOWER_SHARE, leaf_changes, mean_step_ns, suspects
+from steptime.diagnose.suspects import LATE, LEAST_SHARE, SLOWER_SHARE, leaf_changes, mean_step_ns, suspects
 from steptime.diagnose.verdict import since_sentence, what_sentence, who_sentence
 from steptime.model import Report
 from steptime.model.on_call import CANNOT_TELL, CLEAR, SLOW, Action, Missed, OnCall, Pace, Suspect
@@ -89,6 +89,8 @@ def _status(seen: Seen) -> str:
     # A rank that was found late is late whatever the ranks without a file did; a pause of a recorded rank may be small
     # against a wait that looks like communication.
     if not any(one.kind in LATE for one in found) and hidden_wait(report, seen.missed, largest):
+        return CANNOT_TELL
+    if seen.baseline is not None and not any((one.new_ns or 0) >= LEAST_SHARE * mean_step_ns(report) for one in found):
         return CANNOT_TELL
     if found:
         return SLOW

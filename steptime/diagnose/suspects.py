@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from statistics import median
 
+from msgspec.structs import replace
+
 from steptime.model import Report, StepTime, Straggler
 from steptime.model.on_call import LeafChange, Suspect
 
@@ -38,7 +40,7 @@ _WAIT = "stragglers/wait_for_rank"
 
 
 def suspects(report: Report, changes: list[LeafChange] | None = None) -> list[Suspect]:
-    """What makes this job slow, most costly first; empty if nothing does.
+    """What makes this job slow, most costly first; with a baseline, what is new of it first. Empty if nothing does.
 
     Args:
         report: of the job.
@@ -57,9 +59,16 @@ def suspects(report: Report, changes: list[LeafChange] | None = None) -> list[Su
             found.append(paused)
     if not found and _share(report, _WAIT) >= _UNNAMED_SHARE:
         found.append(_everyone(report, _WAIT, "unclear", "not separable"))
-    if changes:
+    if changes is not None:
         found += _grown(report, changes, {one.leaf for one in found}, bool(found))
-    return sorted(found, key=lambda one: (-one.cost_ns, one.cause))
+        found = [replace(one, new_ns=_new_ns(one, changes)) for one in found]
+    return sorted(found, key=lambda one: (-(one.new_ns or 0), -one.cost_ns, one.cause))
+
+
+def _new_ns(suspect: Suspect, changes: list[LeafChange]) -> int:
+    leaf = _WAIT if suspect.kind in LATE else suspect.leaf
+    grown = sum(one.after_ns - one.before_ns for one in changes if one.leaf == leaf)
+    return min(max(grown, 0), suspect.cost_ns)
 
 
 def mean_step_ns(report: Report) -> int:

@@ -45,6 +45,8 @@ def what_sentence(seen: Seen, status: str) -> str:
         than = f"the baseline's mean of {time_text(before)}"
         if abs(share) < SLOWER_SHARE:
             text += f", as long as {than} within {share_text(SLOWER_SHARE)}"
+        elif share > 1:
+            text += f"; its mean is {1 + share:.1f} times {than}"
         else:
             text += f"; its mean is {share_text(abs(share))} {'longer' if share > 0 else 'shorter'} than {than}"
     if status == SLOW:
@@ -117,7 +119,7 @@ def _undecided(seen: Seen) -> str:
             f"like communication{beside}."
         )
     leaf = could_be_new(report)
-    if leaf is not None:
+    if leaf is not None and seen.baseline is None and seen.pace is None:
         cost = share_text(leaf_shares(report)[leaf])
         return (
             f"Can't tell if anything is wrong: {_title(leaf)} takes {cost} of the step and no rank stands out; "
@@ -125,7 +127,7 @@ def _undecided(seen: Seen) -> str:
         )
     if seen.baseline is None and seen.pace is not None:
         return "Can't tell why: the steps became longer, and no pause, slow link or late rank shows in these traces."
-    return "Can't tell why: no single cause grew by enough to be named."
+    return f"Can't tell why: no single cause grew by enough to be named{beside}."
 
 
 def _accused(suspect: Suspect) -> str:
@@ -157,7 +159,8 @@ def _accused(suspect: Suspect) -> str:
 
 def _briefly(suspect: Suspect) -> str:
     """A suspect in a few words: ``rank 11 on host a (slower kernels, 6.67 ms a step)``."""
-    return f"{who(suspect)} ({_cause(suspect)}, {time_text(suspect.cost_ns)} a step)"
+    old = ", as in the baseline" if suspect.new_ns == 0 else ""
+    return f"{who(suspect)} ({_cause(suspect)}, {time_text(suspect.cost_ns)} a step{old})"
 
 
 def _cause(suspect: Suspect) -> str:

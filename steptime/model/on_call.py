@@ -22,7 +22,8 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True):
     `Straggler`, or the leaf's id. ranks: who is meant, empty: no rank in particular. cost_ns: of a mean step; share:
     of the mean step. steps: in which it was seen, empty: all; since_step: the first of them where the steps recorded
     before it were free of it, else None. device: the one rank's, on its host. recorded: whether the culprit's own
-    trace is there.
+    trace is there. new_ns: how much more of the mean step its leaf takes than in the baseline (of a late rank: waiting
+    for late ranks), at most cost_ns; None without a baseline.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True):
     since_step: int | None = None
     device: int | None = None
     recorded: bool = True
+    new_ns: int | None = None
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):

@@ -240,3 +240,19 @@ def test_one_missing_file_does_not_take_a_late_rank_back(jobs: _Jobs, tmp_path: 
     assert (summary.status, named) == (SLOW, [[2]])
     assert "its kernels run slower" in summary.verdict[1]
     assert any("1 rank of 4 not recorded (0)" in text for text in summary.doubts)
+
+
+def test_what_was_there_in_the_baseline_is_not_what_is_new(jobs: _Jobs) -> None:
+    """A throttled GPU before and after; since then the links are slow, too."""
+    fault = Fault(kind="slow_gpu", ranks=[2], size=0.2)
+    after = jobs.report("both", _job(fault, cluster=Cluster(link_share=0.3)))
+    summary = on_call(after, baseline=jobs.slow_gpu())
+    assert summary.status == SLOW
+    assert summary.suspects[0].leaf == "exposed_comm/allreduce"
+    assert "more than in the baseline" in summary.verdict[1]
+    # The old trouble costs more than the new one, and is told after it.
+    (old,) = summary.suspects[1:]
+    assert (old.ranks, old.new_ns) == ([2], 0)
+    assert old.cost_ns > summary.suspects[0].cost_ns
+    assert "; then rank 2 on host host0 (slower kernels, " in summary.verdict[1]
+    assert summary.verdict[1].endswith(" a step, as in the baseline).")
