@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,8 @@ def attach(request: AttachRequest) -> Attached:
     deadline = time.monotonic() + request.timeout_s
     if request.dynolog:
         return _on_hosts(request, deadline)
+    if not sys.platform.startswith("linux"):
+        raise CaptureError("processes can be attached to on Linux only; give dynolog hosts, or use steptime.watch")
     targets, refused = find_targets(request.pids, request.job)
     result = Attached(refused=refused)
     if targets:

@@ -23,9 +23,10 @@ class FakeDynolog:
         self._pids, self._writes = list(pids), list(writes)
         self._configs: dict[int, str] = {}
         self._over = threading.Event()
+        self._path = folder / "dynolog" if folder else None
         self._ipc = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if folder else None
         if self._ipc:
-            self._ipc.bind(str(folder) + "/dynolog")
+            self._ipc.bind(str(self._path))
             self._ipc.settimeout(0.05)
         self._tcp = socket.create_server(("127.0.0.1", 0))
         self._tcp.settimeout(0.05)
@@ -42,8 +43,9 @@ class FakeDynolog:
         for thread in self._threads:
             thread.join()
         self._tcp.close()
-        if self._ipc:
+        if self._ipc and self._path:
             self._ipc.close()
+            self._path.unlink()
 
     def _serve_tcp(self) -> None:
         while not self._over.is_set():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,9 @@ import pytest
 
 import steptime
 from steptime.capture.attach import Attached, AttachRequest, attach
+from steptime.capture.wire import Request, decode
 from tests.capture.fake_dynolog import FakeDynolog
+from tests.capture.recorded import POLL
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
@@ -50,7 +53,7 @@ class Job:
 
 
 def start(folder: Path, name: str, daemon: bool = True, waits: bool = False) -> Job:
-    # A socket's path must be shorter than 108 bytes; asking each second instead of each fifth makes the tests short.
+    # Asking each second instead of each fifth makes the tests short.
     (folder / "fast").write_text("ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS=1\n")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("KINETO_")}
     environment |= {"KINETO_IPC_SOCKET_DIR": str(folder), "KINETO_CONFIG": str(folder / "fast")}
@@ -78,10 +81,9 @@ def stop(job: Job) -> None:
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Job]]:
+def jobs(sockets: Path) -> Iterator[list[Job]]:
     """Two that can be asked, and one that can't, all training."""
-    folder = tmp_path_factory.mktemp("s")
-    running = [start(folder, "a"), start(folder, "b"), start(folder, "none", daemon=False)]
+    running = [start(sockets, "a"), start(sockets, "b"), start(sockets, "none", daemon=False)]
     try:
         yield [wait_for(job, 3) for job in running]
     finally:
@@ -104,6 +106,21 @@ def check_loader(job: Job, file: Path, least_steps: int) -> None:
     assert mean(slept) >= SLEEP_S * 1e9
     loader = mean(step.leaves_ns.get("host/data_loader", 0) for step in steps)
     assert loader == pytest.approx(mean(slept), rel=0.10)
+
+
+def test_what_a_process_says_is_what_was_recorded(jobs: list[Job]) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as plain:
+        plain.bind(str(jobs[0].folder / "dynolog"))
+        plain.settimeout(STARTS_IN_S)
+        said = [plain.recv(1 << 16) for _ in range(2)]
+    (jobs[0].folder / "dynolog").unlink()
+    for datagram in said:
+        request = decode(datagram)
+        assert isinstance(request, Request)
+        assert (request.kinds, request.job, request.pids[1]) == (3, 0, os.getpid())
+        assert request.pids[0] in (jobs[0].pid, jobs[1].pid)
+        # All but the size and the list of processes is as in the recording.
+        assert (datagram[8:44], datagram[48:56]) == (POLL[8:44], POLL[48:56])
 
 
 def test_iterations_by_one_call_and_again(jobs: list[Job], tmp_path: Path) -> None:
@@ -147,17 +164,14 @@ def test_where_dynolog_has_the_socket_it_is_asked(jobs: list[Job], tmp_path: Pat
     with FakeDynolog(jobs[0].folder, [jobs[0].pid]) as dynolog:
         got = ask(jobs[0], tmp_path, steps=2, dynolog_port=dynolog.port)
         (call,) = dynolog.calls
-    (jobs[0].folder / "dynolog").unlink()
     assert [(trace.pid, trace.mode) for trace in got.captured] == [(jobs[0].pid, "iterations")]
     assert "dynolog was asked" in got.notes[0]
     assert (call["fn"], call["job_id"], call["pids"]) == ("setKinetOnDemandRequest", 0, [jobs[0].pid])
     check_loader(jobs[0], got.files[0], 2)
 
 
-def test_steps_asked_for_before_the_first_one_are_asked_for_again(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    job = start(tmp_path_factory.mktemp("s"), "late", waits=True)
+def test_steps_asked_for_before_the_first_one_are_asked_for_again(sockets: Path, tmp_path: Path) -> None:
+    job = start(sockets, "late", waits=True)
     try:
         wait_for(job)
         # It records half a second after five of warm-up; by then it trains. 20 steps do not fit in that.

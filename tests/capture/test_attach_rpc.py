@@ -177,17 +177,16 @@ def test_half_a_second_instead_of_steps_is_asked_for_again_then_for_a_time(tmp_p
 
 
 @pytest.fixture
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[int]]]:
+def ranks(sockets: Path) -> Iterator[tuple[Path, list[int]]]:
     """Two ranks of one job by their environment, which in truth sleep; the folder of their daemon's socket."""
-    folder = tmp_path_factory.mktemp("s")
-    base = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": str(folder), "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    base = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": str(sockets), "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     running = [
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=os.environ | base | {"RANK": rank})
         for rank in ("10", "11")
     ]
     while not all(b"sleep" in Path(f"/proc/{one.pid}/cmdline").read_bytes() for one in running):
         time.sleep(0.01)
-    yield folder, [one.pid for one in running]
+    yield sockets, [one.pid for one in running]
     for one in running:
         one.kill()
         one.wait()
@@ -210,10 +209,9 @@ def test_ranks_that_record_different_steps_are_asked_for_a_common_multiple(
     assert "recorded different steps" in got.notes[1]
 
 
-def test_a_launcher_among_them_is_no_failure(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("s")
+def test_a_launcher_among_them_is_no_failure(sockets: Path, tmp_path: Path) -> None:
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
-    environment = os.environ | {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": str(folder)}
+    environment = os.environ | {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": str(sockets)}
     launcher = subprocess.Popen([sys.executable, "-c", code], env=environment)
     children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
     while not children.read_text().strip():
@@ -222,7 +220,7 @@ def test_a_launcher_among_them_is_no_failure(tmp_path: Path, tmp_path_factory: p
     while b"subprocess" in Path(f"/proc/{child}/cmdline").read_bytes():
         time.sleep(0.01)
     did_nothing = json.dumps({"schemaVersion": 1, "traceEvents": [{"ph": "M", "name": "process_name", "pid": 1}]})
-    with AfterEachOther(folder, [launcher.pid, child], [[did_nothing, trace(4)]]) as dynolog:
+    with AfterEachOther(sockets, [launcher.pid, child], [[did_nothing, trace(4)]]) as dynolog:
         got = attach(AttachRequest(out=tmp_path, pids=(launcher.pid,), dynolog_port=dynolog.port))
     os.kill(child, 9)
     launcher.wait()
