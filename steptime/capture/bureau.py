@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from steptime.capture.agreement import FolderAgreement, Place, StoreAgreement, find_place
+from steptime.capture.pace import Budget
 from steptime.capture.recording import NotWritten, Recording
 from steptime.capture.request import (
     AUTOMATIC,
@@ -44,10 +45,9 @@ if TYPE_CHECKING:
 LEAST_S = 0.05
 #: Between two writings of the step times.
 STEP_TIMES_S = 30.0
-_DAY_S = 86_400.0
 #: Steps that a rank may be ahead of the one that proposes: hosts run ahead of their devices.
 _AHEAD = 2
-_SHOWN_STEPS = 64
+_SHOWN_STEPS = 256
 
 
 class Bureau:
@@ -68,7 +68,7 @@ class Bureau:
         self._failures: collections.deque[tuple[CapturePlan, str]] = collections.deque()
         self._store_lost = False
         self._served: set[str] = set()
-        self._automatic_at: list[float] = []  # monotonic
+        self._budget = Budget(settings.cooldown_s, settings.captures_a_day)
         self._next_look = self._next_times = 0.0
         self._request_seen: tuple[int, int, int] | None = None
         self._wake = threading.Event()
@@ -94,18 +94,12 @@ class Bureau:
 
     def fell(self, took_ns: int, usual_ns: int | None) -> None:
         """The pace has fallen; a capture is proposed unless it is too soon after the last one."""
-        if not self._settings.automatic or self._wanted is not None or not self._rested():
+        if not self._settings.automatic or self._wanted is not None or not self._budget.allows(time.monotonic()):
             return
         usual = "unknown" if usual_ns is None else f"{usual_ns / 1e6:.1f} ms"
         text = f"rank {self.rank}: the last steps took {took_ns / 1e6:.1f} ms, usually {usual}"
         self._wanted = self._request(AUTOMATIC, text)
         self._wake.set()
-
-    def _rested(self) -> bool:
-        now = time.monotonic()
-        if self._automatic_at and now - self._automatic_at[-1] < self._settings.cooldown_s:
-            return False
-        return sum(now - at < _DAY_S for at in self._automatic_at) < self._settings.captures_a_day
 
     def ask(self, reason: str) -> None:
         """Propose a capture with the settings of the watch."""
@@ -193,7 +187,9 @@ class Bureau:
             self._wanted = self._request("signal", f"a signal to rank {self.rank}")
         wanted = self._wanted
         # Another rank saw the same request, or the same fall, and its plan came first.
-        if wanted is not None and (wanted.id in self._served or (is_automatic(wanted) and not self._rested())):
+        if wanted is not None and (
+            wanted.id in self._served or (is_automatic(wanted) and not self._budget.allows(time.monotonic()))
+        ):
             self._wanted = None
         return self._wanted
 
@@ -274,7 +270,7 @@ class Bureau:
             return
         self._served.add(plan.request.id)
         if is_automatic(plan.request):
-            self._automatic_at.append(time.monotonic())
+            self._budget.spend(time.monotonic())
         self._watch.take(plan)
 
     def _put_down(self) -> None:

@@ -150,7 +150,8 @@ def _pack(plain: Path, packed: Path, names: dict[str, str]) -> None:
     """Compress, and give some events other names."""
     from zlib_ng import gzip_ng
 
-    with plain.open("rb") as source, gzip_ng.GzipNGFile(packed, "wb", compresslevel=_COMPRESSION) as out:
+    packer: Any = gzip_ng
+    with plain.open("rb") as source, packer.open(packed, "wb", compresslevel=_COMPRESSION) as out:
         # A line is never cut, so no name is.
         while chunk := source.read(_CHUNK) + source.readline():
             for old, new in names.items():
@@ -193,7 +194,7 @@ class _Marks:
 
         if phase == "start" and info["generation"] >= MARKED_GENERATION:
             self._open = record_function(GC_MARK)
-            self._open.__enter__()  # type: ignore[no-untyped-call]
+            self._open.__enter__()
         elif phase == "stop" and self._open is not None:
             mark, self._open = self._open, None
             mark.__exit__(None, None, None)

@@ -59,7 +59,7 @@ def test_the_capture_names_the_rank_and_the_cause(slowed: Path) -> None:
     assert worst.rank == SLOW_RANK
     assert "data_loader" in worst.cause
     # Three of four ranks wait for what the loader of the fourth sleeps.
-    waited_ms = leaves["stragglers/wait_for_rank"] / report.job.rank_steps / 1e6
+    waited_ms = (leaves["stragglers/wait_for_rank"] or 0) / report.job.rank_steps / 1e6
     assert waited_ms == pytest.approx(SLOW_MS * 3 / 4, rel=0.2)
 
 
