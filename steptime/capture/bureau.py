@@ -41,8 +41,9 @@ from steptime.errors import UsageError
 if TYPE_CHECKING:
     from steptime.capture.watch import Watch, WatchSettings
 
-#: At least so long between two rounds: a round takes tens of microseconds from the training thread.
-LEAST_S = 0.05
+#: A round for each step, unless steps are shorter than the first; then one in the second. A round takes a tenth of a
+#: millisecond of a core, and half of that from the training thread.
+LEAST_S, SELDOM_S = 0.05, 0.25
 #: Between two writings of the step times.
 STEP_TIMES_S = 30.0
 #: Steps that a rank may be ahead of the one that proposes: hosts run ahead of their devices.
@@ -147,8 +148,8 @@ class Bureau:
             self._watch.warn(kind, f"no capture can be agreed on or written ({error!r}); training goes on")
 
     def _interval_s(self) -> float:
-        typical = self._watch.pace.typical_ns()
-        soon = LEAST_S if typical is None else max(LEAST_S, typical / 1e9)
+        typical_s = (self._watch.pace.typical_ns() or 0) / 1e9
+        soon = typical_s if typical_s >= LEAST_S else SELDOM_S
         # One store serves all ranks, some ten thousand questions a second.
         return min(max(soon, self._place.world_size / 2000), max(self._settings.poll_s, LEAST_S))
 
@@ -223,8 +224,8 @@ class Bureau:
     def _propose(self, request: CaptureRequest) -> None:
         """Make a plan of a request, as soon as the pace is known well enough to say when all ranks have heard of it."""
         pace = self._watch.pace
-        typical_ns, fastest_ns = pace.typical_ns(), pace.fastest_ns()
-        if typical_ns is None or fastest_ns is None:
+        typical_ns, quick_ns = pace.typical_ns(), pace.quick_ns()
+        if typical_ns is None or quick_ns is None:
             self._wanted = request
             return
         self._wanted = None
@@ -235,10 +236,10 @@ class Bureau:
             # First: a directory that takes no plan takes no trace either, and nobody should pay for one.
             place.mkdir(exist_ok=True)
         number = self._watch.number
-        lead_s = max(2 * self._interval_s(), self._lead_s())
+        lead_s = self._lead_s()
         plan = CapturePlan(
             request=request,
-            first_step=number + _AHEAD + math.ceil(lead_s / (fastest_ns / 1e9)),
+            first_step=number + _AHEAD + math.ceil(lead_s / (quick_ns / 1e9)),
             world_size=self._place.world_size,
             planned_by=self.rank,
             planned_at=number,
@@ -260,10 +261,13 @@ class Bureau:
         self._adopt(agreed)
 
     def _lead_s(self) -> float:
+        """How long a plan may take to reach all ranks."""
+        if self._place.world_size == 1:
+            return 0.0
+        longest = 2 * self._interval_s()
         if self._settings.lead_s is not None:
-            return self._settings.lead_s
-        alone = self._place.world_size == 1 or self._place.store is not None
-        return 0.0 if alone else 2 * self._settings.poll_s
+            return max(longest, self._settings.lead_s)
+        return longest if self._place.store is not None else max(longest, 2 * self._settings.poll_s)
 
     def _adopt(self, plan: CapturePlan) -> None:
         if plan.request.id in self._served:

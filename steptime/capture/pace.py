@@ -71,10 +71,10 @@ class Pace:
         found = self.last_ns(SOON)
         return int(median(found)) if found else None
 
-    def fastest_ns(self) -> int | None:
-        """Shortest of the last steps; None before there are enough to tell."""
-        found = self.last_ns(SOON)
-        return max(min(found), 1) if len(found) >= FEW else None
+    def quick_ns(self) -> int | None:
+        """A short one of the last steps, their lower quartile; None before there are enough to tell."""
+        found = sorted(self.last_ns(SOON))
+        return max(found[len(found) // 4], 1) if len(found) >= FEW else None
 
     def _look(self) -> None:
         end = self._count - RECENT

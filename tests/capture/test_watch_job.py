@@ -77,7 +77,7 @@ def bereaved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     folder.mkdir()
     request = write_request(folder, CaptureRequest(id="asked-1", steps=30, reason="the test asks"))
     os.utime(request, (0, 0))  # As after a clock jump: what is old is served as well.
-    ended = run_job(out, Settings(ranks=3, steps=60, step_ms=30, dying_rank=1, dies_at=25, automatic=0))
+    ended = run_job(out, Settings(ranks=3, steps=60, step_ms=50, dying_rank=1, dies_at=25, automatic=0))
     return folder, ended
 
 
