@@ -39,10 +39,10 @@ def _each_ns(call: Callable[[], None]) -> float:
     return (time.perf_counter_ns() - before) / STEPS
 
 
-def _loop_ns(call: Callable[[], None]) -> int:
+def _loop_ns(call: Callable[[], None], steps: int = SPUN_STEPS) -> int:
     """Processor time of the whole process, threads included, for steps of a millisecond that compute."""
     before = time.process_time_ns()
-    for _ in range(SPUN_STEPS):
+    for _ in range(steps):
         end = time.thread_time_ns() + SPUN_NS
         while time.thread_time_ns() < end:
             pass
@@ -65,9 +65,7 @@ def whole_loop(repeat: int) -> tuple[float, float]:
     watched, alone = [], []
     for _ in range(max(repeat, 5)):
         with _watch() as watch:
-            for _ in range(20):
-                watch.step()
-            time.sleep(0.3)  # Its thread has made the directory and written the first step times.
+            _loop_ns(watch.step, 100)  # Its thread makes the directory and writes the first step times.
             watched.append(_loop_ns(watch.step))
         alone.append(_loop_ns(_nothing))
     return median(watched) / SPUN_STEPS, median(alone) / SPUN_STEPS

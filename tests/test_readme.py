@@ -175,19 +175,36 @@ def test_the_formats_are_shown() -> None:
 
 
 def test_the_library_example_runs(tmp_path: Path, sample: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", _README.read_text(), flags=re.DOTALL)
     shutil.copytree(sample, tmp_path / "traces" / sample.name)
+    shown = _run(_python_example("steptime.analyze"), tmp_path)
+    assert "exposed_comm" in shown
+    assert (tmp_path / "report.json").exists()
+
+
+def test_the_training_loop_runs(tmp_path: Path) -> None:
+    given = "import time\nloader, train = range(5), lambda batch: time.sleep(0.05)\n"
+    asked = _python_example("steptime.watch") + "\nprint(watch.number)\n"
+    assert _run(given + asked, tmp_path) == "5\n"
+    assert (tmp_path / "captures").is_dir()
+
+
+def _python_example(name: str) -> str:
+    blocks = re.findall(r"```python\n(.*?)```", _README.read_text(), flags=re.DOTALL)
+    (code,) = [block for block in blocks if name in block]
+    return str(code)
+
+
+def _run(code: str, folder: Path) -> str:
     result = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(_REPO)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
-    assert "exposed_comm" in result.stdout
-    assert (tmp_path / "report.json").exists()
+    return result.stdout
 
 
 @pytest.mark.parametrize("marker", ["demo-command", "test-command"])

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from steptime.capture.agreement import FolderAgreement, Place, StoreAgreement, find_place
+from steptime.capture.pace import Budget
 from steptime.capture.recording import NotWritten, Recording
 from steptime.capture.request import (
     AUTOMATIC,
@@ -40,14 +41,14 @@ from steptime.errors import UsageError
 if TYPE_CHECKING:
     from steptime.capture.watch import Watch, WatchSettings
 
-#: At least so long between two rounds: a round takes tens of microseconds from the training thread.
-LEAST_S = 0.05
+#: A round for each step, unless steps are shorter than the first; then one in the second. A round takes a tenth of a
+#: millisecond of a core, and half of that from the training thread.
+LEAST_S, SELDOM_S = 0.05, 0.25
 #: Between two writings of the step times.
 STEP_TIMES_S = 30.0
-_DAY_S = 86_400.0
 #: Steps that a rank may be ahead of the one that proposes: hosts run ahead of their devices.
 _AHEAD = 2
-_SHOWN_STEPS = 64
+_SHOWN_STEPS = 256
 
 
 class Bureau:
@@ -68,7 +69,7 @@ class Bureau:
         self._failures: collections.deque[tuple[CapturePlan, str]] = collections.deque()
         self._store_lost = False
         self._served: set[str] = set()
-        self._automatic_at: list[float] = []  # monotonic
+        self._budget = Budget(settings.cooldown_s, settings.captures_a_day)
         self._next_look = self._next_times = 0.0
         self._request_seen: tuple[int, int, int] | None = None
         self._wake = threading.Event()
@@ -94,18 +95,12 @@ class Bureau:
 
     def fell(self, took_ns: int, usual_ns: int | None) -> None:
         """The pace has fallen; a capture is proposed unless it is too soon after the last one."""
-        if not self._settings.automatic or self._wanted is not None or not self._rested():
+        if not self._settings.automatic or self._wanted is not None or not self._budget.allows(time.monotonic()):
             return
         usual = "unknown" if usual_ns is None else f"{usual_ns / 1e6:.1f} ms"
         text = f"rank {self.rank}: the last steps took {took_ns / 1e6:.1f} ms, usually {usual}"
         self._wanted = self._request(AUTOMATIC, text)
         self._wake.set()
-
-    def _rested(self) -> bool:
-        now = time.monotonic()
-        if self._automatic_at and now - self._automatic_at[-1] < self._settings.cooldown_s:
-            return False
-        return sum(now - at < _DAY_S for at in self._automatic_at) < self._settings.captures_a_day
 
     def ask(self, reason: str) -> None:
         """Propose a capture with the settings of the watch."""
@@ -153,8 +148,8 @@ class Bureau:
             self._watch.warn(kind, f"no capture can be agreed on or written ({error!r}); training goes on")
 
     def _interval_s(self) -> float:
-        typical = self._watch.pace.typical_ns()
-        soon = LEAST_S if typical is None else max(LEAST_S, typical / 1e9)
+        typical_s = (self._watch.pace.typical_ns() or 0) / 1e9
+        soon = typical_s if typical_s >= LEAST_S else SELDOM_S
         # One store serves all ranks, some ten thousand questions a second.
         return min(max(soon, self._place.world_size / 2000), max(self._settings.poll_s, LEAST_S))
 
@@ -193,7 +188,9 @@ class Bureau:
             self._wanted = self._request("signal", f"a signal to rank {self.rank}")
         wanted = self._wanted
         # Another rank saw the same request, or the same fall, and its plan came first.
-        if wanted is not None and (wanted.id in self._served or (is_automatic(wanted) and not self._rested())):
+        if wanted is not None and (
+            wanted.id in self._served or (is_automatic(wanted) and not self._budget.allows(time.monotonic()))
+        ):
             self._wanted = None
         return self._wanted
 
@@ -227,8 +224,8 @@ class Bureau:
     def _propose(self, request: CaptureRequest) -> None:
         """Make a plan of a request, as soon as the pace is known well enough to say when all ranks have heard of it."""
         pace = self._watch.pace
-        typical_ns, fastest_ns = pace.typical_ns(), pace.fastest_ns()
-        if typical_ns is None or fastest_ns is None:
+        typical_ns, quick_ns = pace.typical_ns(), pace.quick_ns()
+        if typical_ns is None or quick_ns is None:
             self._wanted = request
             return
         self._wanted = None
@@ -239,10 +236,10 @@ class Bureau:
             # First: a directory that takes no plan takes no trace either, and nobody should pay for one.
             place.mkdir(exist_ok=True)
         number = self._watch.number
-        lead_s = max(2 * self._interval_s(), self._lead_s())
+        lead_s = self._lead_s()
         plan = CapturePlan(
             request=request,
-            first_step=number + _AHEAD + math.ceil(lead_s / (fastest_ns / 1e9)),
+            first_step=number + _AHEAD + math.ceil(lead_s / (quick_ns / 1e9)),
             world_size=self._place.world_size,
             planned_by=self.rank,
             planned_at=number,
@@ -264,17 +261,20 @@ class Bureau:
         self._adopt(agreed)
 
     def _lead_s(self) -> float:
+        """How long a plan may take to reach all ranks."""
+        if self._place.world_size == 1:
+            return 0.0
+        longest = 2 * self._interval_s()
         if self._settings.lead_s is not None:
-            return self._settings.lead_s
-        alone = self._place.world_size == 1 or self._place.store is not None
-        return 0.0 if alone else 2 * self._settings.poll_s
+            return max(longest, self._settings.lead_s)
+        return longest if self._place.store is not None else max(longest, 2 * self._settings.poll_s)
 
     def _adopt(self, plan: CapturePlan) -> None:
         if plan.request.id in self._served:
             return
         self._served.add(plan.request.id)
         if is_automatic(plan.request):
-            self._automatic_at.append(time.monotonic())
+            self._budget.spend(time.monotonic())
         self._watch.take(plan)
 
     def _put_down(self) -> None:

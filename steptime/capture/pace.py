@@ -27,6 +27,7 @@ FEW = 3
 # seven standard normal values: the root of the variance 0.2104 of their fourth order statistic (Teichroew 1956).
 _SIGMA_OF_MAD, _SD_OF_MEDIAN = 1.4826, 0.4587
 _NEVER = 1 << 62
+_DAY_S = 86_400.0
 
 
 class Pace:
@@ -70,10 +71,10 @@ class Pace:
         found = self.last_ns(SOON)
         return int(median(found)) if found else None
 
-    def fastest_ns(self) -> int | None:
-        """Shortest of the last steps; None before there are enough to tell."""
-        found = self.last_ns(SOON)
-        return max(min(found), 1) if len(found) >= FEW else None
+    def quick_ns(self) -> int | None:
+        """A short one of the last steps, their lower quartile; None before there are enough to tell."""
+        found = sorted(self.last_ns(SOON))
+        return max(found[len(found) // 4], 1) if len(found) >= FEW else None
 
     def _look(self) -> None:
         end = self._count - RECENT
@@ -93,3 +94,24 @@ class Pace:
     def _between(self, first: int, end: int) -> list[int]:
         first = max(first, self._count - KEPT, 0)
         return [took for index in range(first, end) if (took := self._ring[index & (KEPT - 1)])]
+
+
+class Budget:
+    """How often a job may capture itself: `a_day` times in any 24 hours, and not within `cooldown_s` of the last time.
+
+    Times are in seconds of a clock that never jumps.
+    """
+
+    def __init__(self, cooldown_s: float, a_day: int) -> None:
+        self._cooldown_s, self._a_day = cooldown_s, a_day
+        self._spent_at: list[float] = []
+
+    def allows(self, now_s: float) -> bool:
+        """Whether there may be one now."""
+        if self._spent_at and now_s - self._spent_at[-1] < self._cooldown_s:
+            return False
+        return sum(now_s - at < _DAY_S for at in self._spent_at) < self._a_day
+
+    def spend(self, now_s: float) -> None:
+        """There is one."""
+        self._spent_at = [at for at in self._spent_at if now_s - at < _DAY_S] + [now_s]

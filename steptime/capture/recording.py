@@ -150,7 +150,8 @@ def _pack(plain: Path, packed: Path, names: dict[str, str]) -> None:
     """Compress, and give some events other names."""
     from zlib_ng import gzip_ng
 
-    with plain.open("rb") as source, gzip_ng.GzipNGFile(packed, "wb", compresslevel=_COMPRESSION) as out:
+    packer: Any = gzip_ng
+    with plain.open("rb") as source, packer.open(packed, "wb", compresslevel=_COMPRESSION) as out:
         # A line is never cut, so no name is.
         while chunk := source.read(_CHUNK) + source.readline():
             for old, new in names.items():
@@ -162,6 +163,9 @@ class _Marks:
     """Annotations of what leaves no event: garbage collections, and `torch.save`."""
 
     def __init__(self) -> None:
+        from torch.profiler import record_function
+
+        self._mark: Any = record_function  # Nothing is imported while garbage is collected.
         self._open: Any = None
         self._save: Callable[..., Any] | None = None
         self._wrapped: Callable[..., Any] | None = None
@@ -173,7 +177,7 @@ class _Marks:
         self._save = save = torch.save
 
         def save_with_mark(*args: Any, **kwargs: Any) -> Any:
-            with torch.profiler.record_function(CHECKPOINT_MARK):
+            with self._mark(CHECKPOINT_MARK):
                 return save(*args, **kwargs)
 
         self._wrapped = save_with_mark
@@ -189,11 +193,9 @@ class _Marks:
             torch.save = self._save
 
     def _collects(self, phase: str, info: dict[str, int]) -> None:
-        from torch.profiler import record_function
-
         if phase == "start" and info["generation"] >= MARKED_GENERATION:
-            self._open = record_function(GC_MARK)
-            self._open.__enter__()  # type: ignore[no-untyped-call]
+            self._open = self._mark(GC_MARK)
+            self._open.__enter__()
         elif phase == "stop" and self._open is not None:
             mark, self._open = self._open, None
             mark.__exit__(None, None, None)

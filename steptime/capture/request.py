@@ -97,7 +97,8 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The pace of one rank. step: the one that runs. recent_ns: durations of the last steps, oldest first.
+    """The pace of one rank. step: the one that runs. recent_ns: durations of the last steps, oldest first, without
+    those of captures, which take longer for being recorded.
 
     baseline_ns: the rank's own usual duration of a step; None before it is known.
     """

@@ -232,8 +232,15 @@ class Watch:
         try:
             action()
         except Exception as error:  # noqa: BLE001  (a hook must not end a training)
-            self._plan = None
-            self.warn(kind, f"a capture was given up ({error!r}); training goes on")
+            plan, self._plan = self._plan, None
+            recording, self._recording = self._recording, None
+            if recording is not None:
+                with contextlib.suppress(Exception):
+                    recording.stop()
+            if plan is not None and self._bureau is not None:
+                self._bureau.failed(plan, f"the capture was given up ({error!r})")
+            else:
+                self.warn(kind, f"a capture was given up ({error!r}); training goes on")
 
     def _listen(self) -> None:
         number = self._settings.signal_number

@@ -90,7 +90,8 @@ def test_the_lightning_callback(tmp_path: Path) -> None:
 
         def training_step(self, batch: torch.Tensor) -> torch.Tensor:
             time.sleep(SECONDS)
-            return self.layer(batch).square().mean()
+            loss: torch.Tensor = self.layer(batch).square().mean()
+            return loss
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.1)

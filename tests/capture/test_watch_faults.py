@@ -146,5 +146,5 @@ def test_collections_and_checkpoints_are_marked(ended: dict[str, Ended]) -> None
     report = steptime.analyze([str(case.folder)])
     leaves = {f"{part.id}/{leaf.id}": leaf.ns for part in report.job.slices for leaf in part.leaves}
     # At least the millisecond in which the job slept inside its own mark.
-    assert leaves["host/checkpoint"] >= 1e6 * report.job.rank_steps
-    assert leaves["host/gc"] > 0
+    assert (leaves["host/checkpoint"] or 0) >= 1e6 * report.job.rank_steps
+    assert (leaves["host/gc"] or 0) > 0

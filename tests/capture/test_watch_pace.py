@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from steptime.capture.pace import RECENT, Pace
+from steptime.capture.pace import RECENT, Budget, Pace
 
 STEP_NS, JITTER, SLOWER = 50_000_000, 0.1, 0.25
 
@@ -92,3 +92,17 @@ def test_steps_that_were_recorded_do_not_count() -> None:
     assert pace.last_ns(30) == [STEP_NS] * 10
     assert pace.baseline_ns == STEP_NS
     assert [pace.add(5 * STEP_NS) for _ in range(RECENT)] == [False] * (RECENT - 1) + [True]
+
+
+def test_the_budget_of_captures() -> None:
+    hour = 3600.0
+    budget = Budget(cooldown_s=600, a_day=2)
+    assert budget.allows(5 * hour)
+    budget.spend(5 * hour)
+    assert [budget.allows(5 * hour + wait) for wait in (0, 599, 600)] == [False, False, True]
+    budget.spend(10 * hour)
+    # Two within a day; the first one is a day old at hour 29, the second at hour 34.
+    assert [budget.allows(at * hour) for at in (12, 28.9, 29)] == [False, False, True]
+    budget.spend(29 * hour)
+    assert [budget.allows(at * hour) for at in (33.9, 34)] == [False, True]
+    assert not Budget(cooldown_s=0, a_day=0).allows(0)

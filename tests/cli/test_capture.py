@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from steptime.capture.request import CapturePlan, CaptureRequest, StepTimes
+from steptime.capture.request import CapturePlan, CaptureRequest, StepTimes, plan_file
 from steptime.cli import main
 from steptime.cli.capturing import pace_of
 from tests.capture.watched_job import Settings, run_job
@@ -74,11 +74,11 @@ def test_a_capture_of_which_nothing_came_is_told_by_rank(
 ) -> None:
     """Rank 0 gave a reason, rank 1 said nothing."""
     monkeypatch.setattr("steptime.capture.request.new_id", lambda _: "asked-1")
-    place = tmp_path / "asked-1"
-    place.mkdir()
+    place = plan_file(tmp_path, "asked-1").with_suffix("")
+    place.mkdir(parents=True)
     plan = CapturePlan(request=CaptureRequest(id="asked-1"), first_step=3, world_size=2)
-    (place / "plan.json").write_bytes(msgspec.json.encode(plan))
-    (place / "rank-0.failed.json").write_text('{"rank": 0, "reason": "No space left\\u001b[31m"}')
+    plan_file(tmp_path, "asked-1").write_bytes(msgspec.json.encode(plan))
+    (place / "rank-0.json").write_text('{"rank": 0, "reason": "No space left\\u001b[31m"}')
     assert main(["capture", str(tmp_path), "--timeout", "0.3"]) == 2
     err = capsys.readouterr().err
     assert "steptime: rank 0: No space left\\x1b[31m\n" in err
