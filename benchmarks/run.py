@@ -1,4 +1,4 @@
-"""How fast, how big: ``python -m benchmarks.run NAME``, or ``all``, from the root of the checkout.
+"""How fast, how big, from the root of the checkout: ``python -m benchmarks.run NAME``, a name below or ``all``.
 
 Every figure is a ratio of two medians taken in the same run by alternating repetitions, so that it does not depend on
 the machine, and is printed beside its limit (DESIGN section 8). Exit code 1 if a limit is missed, 2 if a trace is
@@ -12,6 +12,7 @@ missing. Needs the ``test`` extra. Traces are taken from ``../shared/public_trac
   in CPU seconds of one run (issue 5); memory; whole `steptime.analyze` with and without the replay.
 * ``goodput``: 10,000 simulated runs of 54 days at 50 checkpoint intervals, in seconds of one core, and against drawing
   their failures alone.
+* ``watch``: one `Watch.step` of a job that captures nothing, against an empty call and as a share of a step of 1 ms.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ LARGE_SPEED_LIMIT = 0.7
 JOBS_LIMIT = 0.6
 REPLAY_LIMIT = 1.0
 GOODPUT_LIMIT_S = 5.0
+WATCH_LIMIT_US = 2.0
+WATCH_SHARE_LIMIT = 0.2
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,20 @@ def goodput(settings: Settings) -> Iterator[Figure]:
     yield Figure("simulation / drawing its failures", whole / draws, note=f"{whole:.2f} s against {draws:.2f} s")
 
 
+def watch(settings: Settings) -> Iterator[Figure]:
+    """The hook in a training loop, while it is idle."""
+    from benchmarks.watching import step_and_nothing_ns, whole_loop
+
+    step, nothing = step_and_nothing_ns(settings.repeat)
+    note = f"{step:.0f} ns against {nothing:.0f} ns"
+    yield Figure("Watch.step", step / 1e3, "µs", limit=WATCH_LIMIT_US, note=note)
+    yield Figure("Watch.step / empty call", step / nothing, note=note)
+    yield Figure("Watch.step, share of a step of 1 ms", step / 1e6 * 100, "%", limit=WATCH_SHARE_LIMIT)
+    watched, alone = whole_loop(settings.repeat)
+    note = f"its thread and all: {watched / 1e3:.1f} µs against {alone / 1e3:.1f} µs of processor time"
+    yield Figure("watched loop of 1 ms steps, beyond one without", (watched / alone - 1) * 100, "%", note=note)
+
+
 BENCHMARKS: dict[str, Callable[[Settings], Iterator[Figure]]] = {
     "decode": decode,
     "hta": hta,
@@ -204,6 +221,7 @@ BENCHMARKS: dict[str, Callable[[Settings], Iterator[Figure]]] = {
     "ranks": ranks,
     "what-if": what_if,
     "goodput": goodput,
+    "watch": watch,
 }
 
 

@@ -1,7 +1,8 @@
 """Where did the step time of a training job go, and what would each fix buy?
 
 ``steptime.analyze(["traces/"])`` returns a `Report`; `save` and `load` keep it as JSON, and the ``…_table`` functions
-give its tables as pandas DataFrames. Names are imported when they are first used, so that ``import steptime`` costs
+give its tables as pandas DataFrames. ``steptime.watch("captures")`` inside a training loop keeps its pace and captures
+traces of a job that runs. Names are imported when they are first used, so that ``import steptime`` costs
 next to nothing.
 """
 
@@ -11,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from steptime.capture.watch import WatchSettings, watch
     from steptime.diff.compare import diff_reports
     from steptime.errors import StepTimeError
     from steptime.model import Report
@@ -24,6 +26,7 @@ _HOME = {
     "Options": "steptime.pipeline",
     "Report": "steptime.model",
     "StepTimeError": "steptime.errors",
+    "WatchSettings": "steptime.capture.watch",
     "analyze": "steptime.pipeline",
     "causes_table": "steptime.report.tables",
     "diff_reports": "steptime.diff.compare",
@@ -32,12 +35,14 @@ _HOME = {
     "load": "steptime.store",
     "save": "steptime.store",
     "steps_table": "steptime.report.tables",
+    "watch": "steptime.capture.watch",
 }
 
 __all__ = [
     "Options",
     "Report",
     "StepTimeError",
+    "WatchSettings",
     "__version__",
     "analyze",
     "causes_table",
@@ -47,6 +52,7 @@ __all__ = [
     "load",
     "save",
     "steps_table",
+    "watch",
 ]
 
 if not TYPE_CHECKING:  # A type checker that saw this would take any misspelt name for an object.

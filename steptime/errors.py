@@ -11,6 +11,7 @@ The tree::
     ├── ReportError          a report file can't be read
     ├── GraphError           the job's graph can't be replayed: a defect in steptime, never the user's
     ├── LogError             a log of a run can't be read, or does not hold what is asked
+    ├── CaptureError     a capture of a running job can't even be asked for
     └── AccountingError      leaves do not add up to the step: a defect in steptime, never the user's
 
 To catch everything steptime raises on purpose: ``except StepTimeError``.
@@ -59,6 +60,10 @@ class GraphError(StepTimeError):
 
 class LogError(StepTimeError):
     """A log of a run can't be read, or does not hold what is asked of it."""
+
+
+class CaptureError(StepTimeError):
+    """A capture can't even be asked for: no process is meant, or its folder can't be written."""
 
 
 class AccountingError(StepTimeError):

@@ -23,10 +23,12 @@ def test_all_is_sorted_and_complete() -> None:
 
 def test_each_name_is_the_one_of_its_room() -> None:
     from steptime import errors, model, pipeline, store
+    from steptime.capture import watch
     from steptime.report import tables
 
     assert steptime.Options is pipeline.Options
     assert steptime.analyze is pipeline.analyze
+    assert (steptime.watch, steptime.WatchSettings) == (watch.watch, watch.WatchSettings)
     assert steptime.Report is model.Report
     assert steptime.StepTimeError is errors.StepTimeError
     assert (steptime.load, steptime.save) == (store.load, store.save)

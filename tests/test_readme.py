@@ -32,6 +32,7 @@ def _between(marker: str) -> str:
 #: The command behind each marker.
 _SAMPLES = {
     "sample": "analyze traces/demo_28_mfu",
+    "on-call-sample": "diagnose traces/demo_28_mfu",
     "what-if-sample": "what-if traces/demo_28_mfu --remove straggler:rank=2,11 --remove hidden:allgather "
     "--remove recompute --each",
 }
@@ -103,6 +104,19 @@ def test_the_options_of_gate_are_the_table() -> None:
     assert shown | (_flags("diff") - {"-o", "--output"}) == _flags("gate")
 
 
+def test_the_options_of_diagnose_and_capture_are_the_table() -> None:
+    rows = [row[0] for row in _table("option of `diagnose`")]
+    assert {flag for row in rows for flag in re.findall(r"`(-[-\w]+)", row)} == _flags("diagnose")
+    both = [row[0] for row in _table("option of `diagnose`") if "also of `capture`" in row[1]]
+    assert {flag for row in both for flag in re.findall(r"`(-[-\w]+)", row)} == _flags("capture")
+
+
+def test_the_on_call_page_is_short() -> None:
+    page = _README.read_text().split("## On call at 3 a.m.\n")[1].split("\n## ")[0]
+    assert 30 < len(page.splitlines()) <= 60
+    assert [line for line in page.splitlines() if line.startswith("|") and line.count("|") < 3] == []
+
+
 def test_the_requests_of_what_if_are_the_table() -> None:
     """Every name in the table is one that what-if takes; its other options are those of analyze, but one."""
     from steptime.whatif.requests import remove, scale
@@ -167,19 +181,36 @@ def test_the_formats_are_shown() -> None:
 
 
 def test_the_library_example_runs(tmp_path: Path, sample: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", _README.read_text(), flags=re.DOTALL)
     shutil.copytree(sample, tmp_path / "traces" / sample.name)
+    shown = _run(_python_example("steptime.analyze"), tmp_path)
+    assert "exposed_comm" in shown
+    assert (tmp_path / "report.json").exists()
+
+
+def test_the_training_loop_runs(tmp_path: Path) -> None:
+    given = "import time\nloader, train = range(5), lambda batch: time.sleep(0.05)\n"
+    asked = _python_example("steptime.watch") + "\nprint(watch.number)\n"
+    assert _run(given + asked, tmp_path) == "5\n"
+    assert (tmp_path / "captures").is_dir()
+
+
+def _python_example(name: str) -> str:
+    blocks = re.findall(r"```python\n(.*?)```", _README.read_text(), flags=re.DOTALL)
+    (code,) = [block for block in blocks if name in block]
+    return str(code)
+
+
+def _run(code: str, folder: Path) -> str:
     result = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(_REPO)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
-    assert "exposed_comm" in result.stdout
-    assert (tmp_path / "report.json").exists()
+    return result.stdout
 
 
 @pytest.mark.parametrize("marker", ["demo-command", "test-command"])

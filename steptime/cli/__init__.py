@@ -38,6 +38,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("diff", "steptime.cli.diff", "Say what changed from one run to another."),
     Command("gate", "steptime.cli.gate", "Say whether a job became slower than its baseline, and why."),
     Command("what-if", "steptime.cli.what_if", "Replay a job with some of its times changed."),
+    Command("diagnose", "steptime.cli.diagnose", "Say who makes a job slow, and why: of traces or a running job."),
+    Command("capture", "steptime.cli.capture", "Ask a job with the hook for traces."),
     Command("goodput", "steptime.cli.goodput", "Say how much of the time a run trained, and what stopped it."),
     Command("rules", "steptime.cli.rules", "List the rules behind the findings."),
     Command("crosscheck", "steptime.cli.crosscheck", "Compare the figures of a trace with HTA's."),
