@@ -25,9 +25,9 @@ _PROC = Path("/proc")
 class Target:
     """A process that can be asked.
 
-    root: the process that was asked for, itself or an ancestor. folder: of its daemon's socket, "" for the abstract
-    one. trace_dir: where it may write. job: SLURM_JOB_ID, else 0. rank: its RANK, if it was started with one. team:
-    what the ranks of one job have in common, "" without. client: inode of its socket, 0 if it has none yet.
+    root: the process that was asked for, itself or an ancestor. folder: of its daemon's socket, as it spells it, "" for
+    the abstract one. trace_dir: where it may write. job: SLURM_JOB_ID, else 0. rank: its RANK, if it was started with
+    one. team: what the ranks of one job have in common, "" without. client: inode of its socket, 0 if it has none yet.
     """
 
     pid: int
@@ -82,6 +82,8 @@ def _target(pid: int, root: int) -> Target | Refused:
         client, folder = _client_socket(pid)
         if not client:
             folder = _folder_to_be(environment)
+        if folder and not folder.startswith("/"):
+            raise _Barred("its KINETO_IPC_SOCKET_DIR is a relative path", "start it with an absolute one")
         # The abstract names of another network namespace are not ours, nor the files of another mount namespace.
         for name in ("mnt",) if folder else ("mnt", "net"):
             if _namespace(pid, name) != _namespace("self", name):
@@ -161,7 +163,7 @@ def _client_socket(pid: int) -> tuple[int, str]:
     for line in (_PROC / str(pid) / "net" / "unix").read_text(errors="surrogateescape").splitlines()[1:]:
         fields = line.split(maxsplit=7)
         if len(fields) == 8 and _CLIENT in fields[7] and int(fields[6]) in mine:
-            return int(fields[6]), "" if fields[7].startswith("@") else str(Path(fields[7]).parent)
+            return int(fields[6]), "" if fields[7].startswith("@") else fields[7].rpartition("/")[0]
     return 0, ""
 
 

@@ -79,6 +79,12 @@ def test_a_folder_too_long_for_a_socket(start: Start) -> None:
     assert len(targets) == 1
 
 
+def test_a_folder_is_kept_as_it_is_spelled(start: Start) -> None:
+    targets, _ = find_targets([start(KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR="/run//k/")], None)
+    assert targets[0].folder == "/run//k/"
+    assert "relative" in only_refusal(start(KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR="k")).why
+
+
 def test_a_dead_one_and_one_that_never_was() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     while Path(f"/proc/{ended.pid}/stat").read_text().split()[2] != "Z":
