@@ -121,6 +121,26 @@ def test_a_launcher_stands_for_what_it_started(start: Start) -> None:
     assert refused == []
 
 
+def test_a_shell_and_a_forked_worker_are_left_out(sockets: Path) -> None:
+    # The socket that torch makes, in a process that the shell starts, and a fork of that as a data loader makes it.
+    code = (
+        "import os, socket, sys, time; one = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); one.bind(sys.argv[1]);"
+        "worker = os.fork(); worker and print(os.getpid(), worker, flush=True); time.sleep(60)"
+    )
+    name = f"{sockets}/dynoconfigclient4711"
+    command = ["sh", "-c", '"$0" "$@"; true', sys.executable, "-c", code, name]
+    with subprocess.Popen(command, env=os.environ | {"KINETO_USE_DAEMON": "1"}, stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        trainer, worker = [int(text) for text in shell.stdout.readline().split()]
+        found = [find_targets([shell.pid], None), find_targets([trainer], None), find_targets([], name)]
+        os.kill(worker, 9)
+        os.kill(trainer, 9)
+    for (targets, refused), root in zip(found, (shell.pid, trainer, trainer), strict=True):
+        assert [(target.pid, target.root, target.folder) for target in targets] == [(trainer, root, str(sockets))]
+        assert targets[0].client
+        assert refused == []
+
+
 def test_a_job_by_its_number_or_its_command_line(start: Start) -> None:
     marked = start([*SLEEPS, "name-of-4711"], KINETO_USE_DAEMON="1", SLURM_JOB_ID="987654321")
     other = start(KINETO_USE_DAEMON="1", SLURM_JOB_ID="987654322")
