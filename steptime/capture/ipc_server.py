@@ -1,7 +1,8 @@
 """The daemon's end of Kineto's IPC: processes ask for a config every few seconds, and the wanted ones get it, once.
 
 A process ends itself (`std::terminate` in kineto's ipcfabric/Endpoint.h) if a message comes from a socket of another
-kind or folder than its own. So an answer only ever leaves by the socket that was asked, and goes to nobody else.
+kind or folder than its own, by the letters of its name. So an answer only ever leaves by the socket that was asked, and
+goes only to a sender whose name shows that it will take it.
 """
 
 from __future__ import annotations
@@ -117,12 +118,13 @@ class IpcServer:
             left = end - time.monotonic()
             for key, _ in self._selector.select(max(left, 0)):
                 if isinstance(key.fileobj, socket.socket):
-                    self._drain(key.fileobj)
+                    self._drain(key.fileobj, key.data)
             if left <= 0:
                 return
 
     def _listen(self, folder: str) -> None:
-        address: str | bytes = str(Path(folder) / _NAME) if folder else ABSTRACT
+        # Letter for letter: a process whose folder ends in a slash ends itself over an answer from a tidier name.
+        address: str | bytes = f"{folder}/{_NAME}" if folder else ABSTRACT
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
             # Before bind, so that no datagram comes without credentials.
@@ -140,12 +142,12 @@ class IpcServer:
                 self._paths.append((Path(address), Path(address).lstat().st_ino))
                 # As kineto's own: anybody may ask, and who asked is known by the credentials.
                 Path(address).chmod(0o666)
-            self._selector.register(listener, selectors.EVENT_READ)
+            self._selector.register(listener, selectors.EVENT_READ, folder)
         except BaseException:
             listener.close()
             raise
 
-    def _drain(self, listener: socket.socket) -> None:
+    def _drain(self, listener: socket.socket, folder: str) -> None:
         for _ in range(_IN_A_ROW):
             try:
                 data, extra, flags, peer = listener.recvmsg(
@@ -154,8 +156,7 @@ class IpcServer:
             except OSError:
                 return
             sender = _sender(extra)
-            # A socket without a name can't be answered, and a process of the job always has one.
-            if sender is None or not peer or flags & socket.MSG_TRUNC:
+            if sender is None or not _may_be_answered(peer, folder) or flags & socket.MSG_TRUNC:
                 continue
             try:
                 message = decode(data)
@@ -190,6 +191,17 @@ class IpcServer:
             if order is not None and order.uid == sender.uid:
                 return pid
         return None
+
+
+def _may_be_answered(peer: str | bytes | None, folder: str) -> bool:
+    """Whether the sender has a name, of the kind and in the folder, as spelled, of the socket that it wrote to.
+
+    One that reached it by another spelling of the folder would end itself over the answer.
+    """
+    if not peer:
+        return False
+    name = os.fsdecode(peer)
+    return name.rpartition("/")[0] == folder if folder else name.startswith("\0")
 
 
 def _sender(extra: list[tuple[int, int, bytes]]) -> Sender | None:

@@ -8,7 +8,7 @@ variable itself; a forked data loader worker has its parent's.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +25,9 @@ _PROC = Path("/proc")
 class Target:
     """A process that can be asked.
 
-    root: the process that was asked for, itself or an ancestor. folder: of its daemon's socket, "" for the abstract
-    one. trace_dir: where it may write. job: SLURM_JOB_ID, else 0. rank: its RANK, if it was started with one. team:
-    what the ranks of one job have in common, "" without. client: inode of its socket, 0 if it has none yet.
+    root: the process that was asked for, itself or an ancestor. folder: of its daemon's socket, as it spells it, "" for
+    the abstract one. trace_dir: where it may write. job: SLURM_JOB_ID, else 0. rank: its RANK, if it was started with
+    one. team: what the ranks of one job have in common, "" without. client: inode of its socket, 0 if it has none yet.
     """
 
     pid: int
@@ -49,26 +49,43 @@ def find_targets(pids: Iterable[int], job: int | str | None) -> tuple[list[Targe
         job: the value of SLURM_JOB_ID, or a part of the command line; neither this process nor its ancestors count.
     """
     parents = _parents()
+    asked = dict.fromkeys(pids)
     targets: dict[int, Target] = {}
-    refused: list[Refused] = []
-    for root in dict.fromkeys(pids):
-        family = [root, *_descendants(root, parents)]
-        found = [_target(pid, root) for pid in family]
-        usable = [target for target in found if isinstance(target, Target)]
-        targets.update({target.pid: target for target in usable if target.pid not in targets})
-        if not usable and isinstance(found[0], Refused):
-            refused.append(found[0])
-    if job is not None:
-        for pid in _of_job(job, parents):
-            one = _target(pid, pid)
-            if isinstance(one, Target):
-                targets.setdefault(pid, one)
-            elif _has_torch(pid):
-                refused.append(one)
-        if not targets and not refused:
-            why = f"no process of this user on this host belongs to job {job!r} and asks for a daemon"
-            refused.append(Refused(None, HERE, why, f"check the name with `ps -ef`; if it is right, {_RESTART}"))
-    return [target for target in targets.values() if not _is_fork(target, targets, parents)], refused
+    refused: dict[int, Refused] = {}
+
+    def look_at(pid: int, root: int) -> None:
+        one = _target(pid, root)
+        if isinstance(one, Target):
+            targets.setdefault(pid, one)
+        # Shells and the like need no word, nor do the data loader workers of a process that is named already.
+        elif pid in asked or (_has_torch(pid) and parents.get(pid) not in refused):
+            refused[pid] = one
+
+    for root in asked:
+        for pid in (root, *_descendants(root, parents)):
+            look_at(pid, root)
+        if root in refused and any(target.root == root for target in targets.values()):
+            del refused[root]
+    for pid in _of_job(job, parents) if job is not None else ():
+        look_at(pid, pid)
+    found = [target for target in targets.values() if _asks(target, targets, parents, asked)]
+    if job is not None and not found and not refused:
+        why = f"no process of this user on this host belongs to job {job!r} and asks for a daemon"
+        return [], [Refused(None, HERE, why, f"check the name with `ps -ef`; if it is right, {_RESTART}")]
+    return found, list(refused.values())
+
+
+def _asks(target: Target, targets: dict[int, Target], parents: dict[int, int], asked: Container[int]) -> bool:
+    """Whether it asks for itself, or may be about to.
+
+    A process forked from another, such as a data loader worker, has that one's socket, but does not ask. One that has
+    not loaded torch, such as a shell, is of no interest beside others that have.
+    """
+    above = [targets[pid] for pid in _ancestors(target.pid, parents) if pid in targets]
+    if target.client:
+        return all(other.client != target.client for other in above)
+    better = any(other.client and (other.root == target.root or target.pid not in asked) for other in targets.values())
+    return _has_torch(target.pid) or not better
 
 
 class _Barred(Exception):  # noqa: N818
@@ -82,6 +99,8 @@ def _target(pid: int, root: int) -> Target | Refused:
         client, folder = _client_socket(pid)
         if not client:
             folder = _folder_to_be(environment)
+        if folder and not folder.startswith("/"):
+            raise _Barred("its KINETO_IPC_SOCKET_DIR is a relative path", "start it with an absolute one")
         # The abstract names of another network namespace are not ours, nor the files of another mount namespace.
         for name in ("mnt",) if folder else ("mnt", "net"):
             if _namespace(pid, name) != _namespace("self", name):
@@ -161,7 +180,7 @@ def _client_socket(pid: int) -> tuple[int, str]:
     for line in (_PROC / str(pid) / "net" / "unix").read_text(errors="surrogateescape").splitlines()[1:]:
         fields = line.split(maxsplit=7)
         if len(fields) == 8 and _CLIENT in fields[7] and int(fields[6]) in mine:
-            return int(fields[6]), "" if fields[7].startswith("@") else str(Path(fields[7]).parent)
+            return int(fields[6]), "" if fields[7].startswith("@") else fields[7].rpartition("/")[0]
     return 0, ""
 
 
@@ -193,14 +212,6 @@ def _ancestors(pid: int, parents: dict[int, int]) -> list[int]:
 
 def _descendants(root: int, parents: dict[int, int]) -> list[int]:
     return [pid for pid in sorted(parents) if pid != root and root in _ancestors(pid, parents)]
-
-
-def _is_fork(target: Target, targets: dict[int, Target], parents: dict[int, int]) -> bool:
-    """Whether it has its socket from an ancestor: a data loader worker, which asks for nothing."""
-    if not target.client:
-        # Without a socket of its own beside a parent that has one: it has not imported torch.
-        return any(pid in targets and targets[pid].client for pid in _ancestors(target.pid, parents))
-    return any(pid in targets and targets[pid].client == target.client for pid in _ancestors(target.pid, parents))
 
 
 def _of_job(job: int | str, parents: dict[int, int]) -> list[int]:

@@ -52,11 +52,11 @@ class Job:
         return [(int(start), int(ns)) for start, _, ns in (line.partition(" ") for line in lines) if ns]
 
 
-def start(folder: Path, name: str, daemon: bool = True, waits: bool = False) -> Job:
+def start(folder: Path, name: str, daemon: bool = True, waits: bool = False, ends: str = "") -> Job:
     # Asking each second instead of each fifth makes the tests short.
     (folder / "fast").write_text("ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS=1\n")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("KINETO_")}
-    environment |= {"KINETO_IPC_SOCKET_DIR": str(folder), "KINETO_CONFIG": str(folder / "fast")}
+    environment |= {"KINETO_IPC_SOCKET_DIR": f"{folder}{ends}", "KINETO_CONFIG": str(folder / "fast")}
     if daemon:
         environment["KINETO_USE_DAEMON"] = "1"
     truth, go = folder / f"{name}.truth", folder / f"{name}.go"
@@ -171,13 +171,15 @@ def test_where_dynolog_has_the_socket_it_is_asked(jobs: list[Job], tmp_path: Pat
 
 
 def test_steps_asked_for_before_the_first_one_are_asked_for_again(sockets: Path, tmp_path: Path) -> None:
-    job = start(sockets, "late", waits=True)
+    # With the slash, torch ends its process if the daemon's socket is not named with two.
+    job = start(sockets, "late", waits=True, ends="/")
     try:
         wait_for(job)
         # It records half a second after five of warm-up; by then it trains. 20 steps do not fit in that.
         training = subprocess.Popen(["sh", "-c", 'sleep 3; : > "$0"', str(job.go)])
         got = ask(job, tmp_path, steps=20)
         training.wait()
+        assert job.process.poll() is None
     finally:
         stop(job)
     assert [trace.mode for trace in got.captured] == ["iterations"]

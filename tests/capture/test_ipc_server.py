@@ -139,6 +139,23 @@ def test_a_sender_without_a_name_or_with_files_is_no_danger(server: IpcServer, p
     assert process.says(POLL, server) is not None
 
 
+@pytest.mark.parametrize("spelled", ["/", "/.", "/other"])
+def test_a_process_that_would_end_itself_over_the_answer_gets_none(
+    server: IpcServer, process: Process, tmp_path: Path, spelled: str
+) -> None:
+    # Torch 2.13 did so (exit 134) when its folder was spelled with a slash more than the daemon's socket.
+    (tmp_path / "other").mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(f"{tmp_path}{spelled}/dynoconfigclient2")
+        other.setblocking(False)
+        other.sendto(POLL, process.server)
+        server.serve(0)
+        with pytest.raises(BlockingIOError):
+            other.recv(1 << 16)
+    assert server.given == {}
+    assert process.says(POLL, server) == NOTHING
+
+
 def test_its_socket_is_gone_afterwards(tmp_path: Path) -> None:
     with IpcServer([str(tmp_path)]):
         assert (tmp_path / "dynolog").is_socket()

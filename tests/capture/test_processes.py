@@ -79,6 +79,12 @@ def test_a_folder_too_long_for_a_socket(start: Start) -> None:
     assert len(targets) == 1
 
 
+def test_a_folder_is_kept_as_it_is_spelled(start: Start) -> None:
+    targets, _ = find_targets([start(KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR="/run//k/")], None)
+    assert targets[0].folder == "/run//k/"
+    assert "relative" in only_refusal(start(KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR="k")).why
+
+
 def test_a_dead_one_and_one_that_never_was() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     while Path(f"/proc/{ended.pid}/stat").read_text().split()[2] != "Z":
@@ -113,6 +119,26 @@ def test_a_launcher_stands_for_what_it_started(start: Start) -> None:
     os.kill(child, 9)
     assert [(target.pid, target.root) for target in targets] == [(child, launcher)]
     assert refused == []
+
+
+def test_a_shell_and_a_forked_worker_are_left_out(sockets: Path) -> None:
+    # The socket that torch makes, in a process that the shell starts, and a fork of that as a data loader makes it.
+    code = (
+        "import os, socket, sys, time; one = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); one.bind(sys.argv[1]);"
+        "worker = os.fork(); worker and print(os.getpid(), worker, flush=True); time.sleep(60)"
+    )
+    name = f"{sockets}/dynoconfigclient4711"
+    command = ["sh", "-c", '"$0" "$@"; true', sys.executable, "-c", code, name]
+    with subprocess.Popen(command, env=os.environ | {"KINETO_USE_DAEMON": "1"}, stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        trainer, worker = [int(text) for text in shell.stdout.readline().split()]
+        found = [find_targets([shell.pid], None), find_targets([trainer], None), find_targets([], name)]
+        os.kill(worker, 9)
+        os.kill(trainer, 9)
+    for (targets, refused), root in zip(found, (shell.pid, trainer, trainer), strict=True):
+        assert [(target.pid, target.root, target.folder) for target in targets] == [(trainer, root, str(sockets))]
+        assert targets[0].client
+        assert refused == []
 
 
 def test_a_job_by_its_number_or_its_command_line(start: Start) -> None:
