@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from steptime.capture.agreement import FolderAgreement, Place, StoreAgreement, find_place
-from steptime.capture.pace import Budget
+from steptime.capture.pace import KEPT, Budget
 from steptime.capture.recording import NotWritten, Recording
 from steptime.capture.request import (
     AUTOMATIC,
@@ -48,7 +48,8 @@ LEAST_S, SELDOM_S = 0.05, 0.25
 STEP_TIMES_S = 30.0
 #: Steps that a rank may be ahead of the one that proposes: hosts run ahead of their devices.
 _AHEAD = 2
-_SHOWN_STEPS = 256
+# Fewer than are kept, so that none is overwritten while they are read.
+_SHOWN_STEPS = KEPT - 16
 
 
 class Bureau:
@@ -303,13 +304,14 @@ class Bureau:
 
     def _write_step_times(self) -> None:
         pace = self._watch.pace
+        ended, recent_ns = pace.told(_SHOWN_STEPS)
         times = StepTimes(
             rank=self.rank,
             world_size=self._place.world_size,
             host=socket.gethostname(),
             pid=os.getpid(),
-            step=self._watch.number,
-            recent_ns=pace.last_ns(_SHOWN_STEPS),
+            step=self._watch.first_step + ended,
+            recent_ns=recent_ns,
             baseline_ns=pace.baseline_ns,
         )
         self._write_beside(self._folder / STEP_TIMES_FOLDER / f"rank-{self.rank}.json", times)

@@ -64,7 +64,12 @@ class Pace:
 
     def last_ns(self, most: int) -> list[int]:
         """Durations of up to `most` last steps that count, oldest first."""
-        return self._between(max(0, self._count - most), self._count)
+        return self.told(most)[1]
+
+    def told(self, most: int) -> tuple[int, list[int]]:
+        """How many steps have ended, and the durations of up to `most` last ones that count; on any thread."""
+        count = self._count
+        return count, self._between(max(0, count - most), count)
 
     def typical_ns(self) -> int | None:
         """Median of the last steps; None before there are any."""

@@ -77,8 +77,8 @@ class Watch:
     """
 
     def __init__(self, folder: Path, settings: WatchSettings, first_step: int) -> None:
-        self.number = first_step
-        self.pace = Pace(settings.slower)
+        self.first_step = self.number = first_step
+        self.pace = Pace(WatchSettings.slower)
         self._attend_at = _NEVER
         self._plan: CapturePlan | None = None
         self._recording: Recording | None = None
@@ -88,6 +88,7 @@ class Watch:
         self._old_handler: Any = None
         self._bureau: Bureau | None = None
         try:
+            self.pace = Pace(float(settings.slower))
             self._bureau = Bureau(self, folder.absolute(), settings, next(_numbers))
             self._bureau.start()
             atexit.register(self.close)
