@@ -13,6 +13,26 @@ settings.load_profile("steptime")
 
 _REPO = Path(__file__).parent.parent
 
+#: Modules whose tests start jobs of their own and measure them: one at a time, whatever else runs.
+_REAL_PROCESSES = (
+    "tests/capture/",
+    "tests/cli/test_capture.py",
+    "tests/cli/test_diagnose_attach.py",
+    "tests/gate/test_real_runs.py",
+    "tests/ranks/test_real_",
+    "tests/real_run/",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``-n`` and ``--dist loadgroup`` a module stays with one worker, and all real jobs with the same one."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        module = item.path.relative_to(_REPO).as_posix()
+        group = "real processes" if module.startswith(_REAL_PROCESSES) else module
+        item.add_marker(pytest.mark.xdist_group(group))
+
 
 @pytest.fixture(scope="session")
 def repo() -> Path:
