@@ -74,7 +74,7 @@ def test_a_busy_process_is_left_alone(server: IpcServer, process: Process) -> No
     assert (server.given, server.asking) == ({}, {PID})
 
 
-@pytest.mark.parametrize("wanted", [ANCESTORS[0], ANCESTORS[-1], os.getpid()])
+@pytest.mark.parametrize("wanted", [ANCESTORS[0], ANCESTORS[-1], os.getpid()], ids=["leaf", "root", "kernel"])
 def test_an_ancestor_or_the_kernels_number_will_do(server: IpcServer, process: Process, wanted: int) -> None:
     server.order({wanted: Order(CONFIG, MINE)})
     assert process.says(POLL, server) == ANSWER
