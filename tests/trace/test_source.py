@@ -139,7 +139,11 @@ def test_a_wrong_checksum_is_damage(tmp_path: Path) -> None:
         stream.read()
 
 
-@pytest.mark.parametrize("data", [b"", gzip.compress(b""), zstandard.compress(b""), zipped(("a.json", b""))])
+@pytest.mark.parametrize(
+    "data",
+    [b"", gzip.compress(b""), zstandard.compress(b""), zipped(("a.json", b""))],
+    ids=["plain", "gzip", "zstd", "zip"],
+)
 def test_an_empty_file_is_an_error(data: bytes, tmp_path: Path) -> None:
     path = write(tmp_path, data)
     with pytest.raises(TraceError, match="holds no bytes") as error:
