@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,11 @@ _REAL_PROCESSES = (
     "tests/ranks/test_real_",
     "tests/real_run/",
 )
+
+
+def pytest_configure() -> None:
+    """A worker of xdist claims a terminal of 80 columns, a pytest without one does not."""
+    os.environ.pop("COLUMNS", None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

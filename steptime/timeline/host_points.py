@@ -186,8 +186,8 @@ def _drained(table: EventTable, work: Activities, calls: _Calls, waits: I64) -> 
     """
     launches = np.unique(work.launch[work.launched])
     waits = waits[~np.isin(calls.row[waits], launches)]
-    if not len(waits):
-        return waits, waits
+    if not len(waits) or not len(launches):
+        return waits[:0], waits[:0]
     latest, ends = [], []
     for stream in np.unique(work.stream[work.launched]).tolist():
         own = np.flatnonzero((work.stream == stream) & work.launched)
