@@ -14,15 +14,10 @@ settings.load_profile("steptime")
 
 _REPO = Path(__file__).parent.parent
 
-#: Modules whose tests start jobs of their own and measure them: one at a time, whatever else runs.
-_REAL_PROCESSES = (
-    "tests/capture/",
-    "tests/cli/test_capture.py",
-    "tests/cli/test_diagnose_attach.py",
-    "tests/gate/test_real_runs.py",
-    "tests/ranks/test_real_",
-    "tests/real_run/",
-)
+#: Modules whose tests start jobs of their own: one job at a time, whatever else runs.
+_REAL_PROCESSES = ("tests/capture/", "tests/cli/test_capture.py", "tests/cli/test_diagnose_attach.py")
+#: Modules whose tests measure such jobs: other load would be a straggler like any other. They are marked `alone`.
+_ALONE = ("tests/gate/test_real_runs.py", "tests/ranks/test_real_", "tests/real_run/")
 
 
 def pytest_configure() -> None:
@@ -30,14 +25,17 @@ def pytest_configure() -> None:
     os.environ.pop("COLUMNS", None)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With ``-n`` and ``--dist loadgroup`` a module stays with one worker, and all real jobs with the same one."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
+    parallel = config.pluginmanager.hasplugin("xdist")
     for item in items:
         module = item.path.relative_to(_REPO).as_posix()
-        group = "real processes" if module.startswith(_REAL_PROCESSES) else module
-        item.add_marker(pytest.mark.xdist_group(group))
+        if module.startswith(_ALONE):
+            item.add_marker(pytest.mark.alone)
+        if parallel:
+            group = "real processes" if module.startswith((*_REAL_PROCESSES, *_ALONE)) else module
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

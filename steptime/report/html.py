@@ -20,6 +20,7 @@ from steptime.report import (
     ladder,
     own_time,
     page_tables,
+    pages,
     path_chart,
     path_words,
     pipeline_chart,
@@ -96,7 +97,7 @@ def _page(report: Report, limits: Limits) -> str:
     pipeline_specs, pipeline = _pipeline(report, limits)
     path_specs, path = _path(report, limits)
     specs |= rank_specs | pipeline_specs | path_specs
-    library, script = html_file.library(), html_file.asset("charts.js")
+    library, script = html_file.library(), pages.asset("charts.js")
     context = {
         **_head(report),
         **_number(report),
@@ -110,12 +111,12 @@ def _page(report: Report, limits: Limits) -> str:
         "no_timelines": "This report holds no step in time order: no step of a train was recorded whole.",
         "specs": specs,
         "specs_json": Markup(html_file.json_text(specs)),
-        "style": Markup(html_file.asset("style.css")),
+        "style": Markup(pages.asset("style.css")),
         "library": Markup(library),
         "script": Markup(script),
-        "policy": html_file.policy(library, script),
+        "policy": pages.policy(library, script),
     }
-    text = html_file.environment().get_template("report.html.jinja").render(context)
+    text = pages.environment().get_template("report.html.jinja").render(context)
     return text if text.endswith("\n") else f"{text}\n"
 
 

@@ -1,36 +1,16 @@
-"""What every HTML page of steptime is made of: one file that opens from disk and asks no host for anything.
-
-Its Content-Security-Policy lets the scripts run that the file itself carries, told by their hashes, and nothing else.
-"""
+"""What HTML pages with charts carry besides `pages`: the library that draws them, and their data."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 import altair as alt
-import jinja2
 import vl_convert
 
-_TEMPLATES = "templates"
 _LIBRARY = "window.vegaEmbed = vegaEmbed;"
-
-
-@lru_cache(maxsize=1)
-def environment() -> jinja2.Environment:
-    """Templates of this room, in which text is escaped and a missing name is an error."""
-    loader = jinja2.FunctionLoader(asset)
-    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-
-
-def asset(name: str) -> str:
-    """The text of a template, a style sheet or a script."""
-    return (resources.files(__package__) / _TEMPLATES / name).read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=1)
@@ -54,12 +34,3 @@ def json_text(specs: dict[str, Any]) -> str:
     """JSON that can stand in an HTML element: no character of it is markup, none is out of ASCII."""
     text = json.dumps(specs, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def policy(*scripts: str) -> str:
-    """The Content-Security-Policy under which these scripts may run and nothing else may."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
-    )
-    # Vega sets styles on what it draws.
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from steptime.report import html_file
+from steptime.report import html_file, pages
 from steptime.report.panels import Page
 
 
 def render(page: Page) -> str:
     """Return the page as HTML, ending in a newline. Equal pages give equal bytes."""
     specs = {chart.id: chart.spec for panel in page.shown for chart in panel.charts}
-    library, script = html_file.library(), html_file.asset("charts.js")
+    library, script = html_file.library(), pages.asset("charts.js")
     context = {
         "page": page,
         "specs_json": Markup(html_file.json_text(specs)),
-        "style": Markup(html_file.asset("style.css")),
+        "style": Markup(pages.asset("style.css")),
         "library": Markup(library),
         "script": Markup(script),
-        "policy": html_file.policy(library, script),
+        "policy": pages.policy(library, script),
     }
-    text = html_file.environment().get_template("panels.html.jinja").render(context)
+    text = pages.environment().get_template("panels.html.jinja").render(context)
     return text if text.endswith("\n") else f"{text}\n"

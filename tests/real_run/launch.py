@@ -39,7 +39,7 @@ def run_ranks(script: Path, out: Path, ranks: int, arguments: Sequence[str]) -> 
 
 
 #: A rank that is last in this share of the steps, by this share of a step on average, really is slower than the others.
-OFTEN, NOTICEABLY = 0.7, 0.02
+OFTEN, NOTICEABLY = 0.5, 0.02
 
 
 def one_was_late(arrival_ns: Sequence[Mapping[str, int]], steps: Sequence[int]) -> bool:
