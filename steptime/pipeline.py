@@ -69,8 +69,7 @@ def analyze(paths: Sequence[str | PathLike[str]] | str | PathLike[str], options:
     report, counted, ranks = _analyzed(paths, options)
     if not options.replay:
         return report
-    alignment = ranks.seen[0] if ranks.seen is not None else None
-    return with_replay(report, ready(counted, alignment, ranks.pipeline), counted.rows, alignment)
+    return with_replay(report, ready(counted, ranks.compared, ranks.pipeline), counted.rows, ranks.compared)
 
 
 def what_if(
@@ -97,11 +96,10 @@ def what_if(
     if not requests:
         raise UsageError("nothing to change: give --remove NAME or --scale NAME=FACTOR")
     report, counted, ranks = _analyzed(paths, replace(options, replay=True))
-    alignment = ranks.seen[0] if ranks.seen is not None else None
-    job = ready(counted, alignment, ranks.pipeline)
+    job = ready(counted, ranks.compared, ranks.pipeline)
     if isinstance(job, str):
         raise TraceError(f"{fspath(paths[0])}: this job can't be replayed: {job}")
-    return outcome(report, job, (counted.rows, alignment), requests)
+    return outcome(report, job, (counted.rows, ranks.compared), requests)
 
 
 def _analyzed(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+#: How a gain was computed, see `Finding`.
+REPLAYED, REPLAYED_BOUND, SUBTRACTED = "replayed", "replayed bound", "upper bound"
+
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Where a finding can be looked up in a trace viewer; None where the finding is about the whole."""
@@ -35,7 +38,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     naive_mfu_if_fixed: float | None = None
     naive_step_time_if_fixed_ns: int | None = None
     promised: dict[str, int] = {}
-    gain: str = "upper bound"
+    gain: str = SUBTRACTED
     confidence: str
     evidence: list[Evidence] = []
     advice: str

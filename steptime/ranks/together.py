@@ -39,6 +39,11 @@ class Together(msgspec.Struct, frozen=True):
     bubble_unknown: str | None = None
     seen: tuple[Alignment, Waits] | None = None
 
+    @property
+    def compared(self) -> Alignment | None:
+        """How the ranks' clocks and collectives were brought together, None where there was nobody to compare with."""
+        return self.seen[0] if self.seen is not None else None
+
 
 def together(rows: Sequence[Row], world_size: int | None) -> Together:
     """Align the rows and move what they waited for each other out of exposed communication.

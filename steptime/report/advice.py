@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from steptime.model import Finding, Report
+from steptime.model.findings import REPLAYED, REPLAYED_BOUND
 from steptime.report import units, words
-from steptime.report.ladder import REPLAYED, REPLAYED_BOUND
 from steptime.report.names import brief
 
 #: More findings than this are read by nobody; the JSON report has all.

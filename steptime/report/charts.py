@@ -136,19 +136,7 @@ def timeline(drawn: StepTimeline, most: int, on_path: Sequence[OnPath] = ()) -> 
         values=[{"k": at, "leaf": leaves[leaf], "colour": leaf_colour(leaf)} for at, leaf in enumerate(drawn.leaves)]
     )
     rows = alt.InlineData(values=[{"t": at, "row": row} for at, row in enumerate(own)])
-    zoom = alt.selection_interval(
-        name=ZOOM,
-        bind="scales",
-        encodings=["x"],
-        # A plain wheel scrolls the page.
-        zoom="wheel![event.ctrlKey || event.metaKey]",
-    )
-    x = alt.X(
-        "s:Q",
-        title="ms since the step began",
-        scale=alt.Scale(domain=[0, drawn.dur_ns / _MS], nice=False),
-        axis=alt.Axis(grid=True, tickCount=8),
-    )
+    x = time_axis("ms since the step began", drawn.dur_ns / _MS)
     y = alt.Y(
         "row:N",
         sort=None,
@@ -176,7 +164,7 @@ def timeline(drawn: StepTimeline, most: int, on_path: Sequence[OnPath] = ()) -> 
                 alt.Tooltip("row:N", title="row"),
             ],
         )
-        .add_params(zoom)
+        .add_params(zoom())
     )
     chart: alt.Chart | alt.LayerChart | alt.FacetChart = pieces
     if on_path:
@@ -241,6 +229,27 @@ def _row_names(tracks: Sequence[str]) -> list[str]:
     return [
         short[track] if tracks.count(track) == 1 else f"{at + 1}: {short[track]}" for at, track in enumerate(tracks)
     ]
+
+
+def zoom() -> alt.Parameter:
+    """What lets the page's buttons, a drag and the wheel move along the time axis."""
+    return alt.selection_interval(
+        name=ZOOM,
+        bind="scales",
+        encodings=["x"],
+        # A plain wheel scrolls the page.
+        zoom="wheel![event.ctrlKey || event.metaKey]",
+    )
+
+
+def time_axis(title: str, end: float) -> alt.X:
+    """Time from left to right, from 0 to `end`, for bars that begin at ``s``."""
+    return alt.X(
+        "s:Q",
+        title=title,
+        scale=alt.Scale(domain=[0, end], nice=False),
+        axis=alt.Axis(grid=True, tickCount=8),
+    )
 
 
 def finished(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> Spec:

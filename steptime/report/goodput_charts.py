@@ -8,7 +8,7 @@ import altair as alt
 
 from steptime.model.goodput import GoodputReport
 from steptime.report import units
-from steptime.report.charts import ZOOM, Spec, finished
+from steptime.report.charts import Spec, finished, time_axis, zoom
 from steptime.report.colours import PARTS as STEP_PARTS
 from steptime.report.ledger import PRODUCTIVE
 from steptime.report.names import brief
@@ -71,29 +71,25 @@ def timeline(report: GoodputReport) -> tuple[Spec | None, int]:
         }
         for one in report.interruptions[:_MOST_TICKS]
     ]
-    scale = alt.Scale(domain=[0, report.total_ns / unit], nice=False)
-    axis = alt.Axis(title=f"{name} since the run began", grid=True, tickCount=8)
-    zoom = alt.selection_interval(
-        name=ZOOM, bind="scales", encodings=["x"], zoom="wheel![event.ctrlKey || event.metaKey]"
-    )
+    x = time_axis(f"{name} since the run began", report.total_ns / unit)
     strip = (
         alt.Chart(alt.InlineData(values=segments))
         .mark_rect(clip=True)
         .encode(
-            x=alt.X("s:Q", scale=scale, axis=axis),
+            x=x,
             x2="e:Q",
             y=alt.value(26),
             y2=alt.value(96),
             fill=alt.Fill("colour:N", scale=None),
             tooltip=[alt.Tooltip("part:N", title="what"), alt.Tooltip("long:N", title="for")],
         )
-        .add_params(zoom)
+        .add_params(zoom())
     )
     marks = (
         alt.Chart(alt.InlineData(values=ticks))
         .mark_tick(clip=True, color="currentColor", thickness=1.6, orient="vertical", height=16)
         .encode(
-            x=alt.X("s:Q", scale=scale),
+            x=x,
             y=alt.value(12),
             tooltip=[
                 alt.Tooltip("cause:N", title="interrupted by"),
@@ -138,11 +134,7 @@ def profile(report: GoodputReport) -> Spec | None:
         alt.Chart(alt.InlineData(values=rows))
         .mark_rect()
         .encode(
-            x=alt.X(
-                "s:Q",
-                scale=alt.Scale(domain=[0, report.total_ns / unit], nice=False),
-                axis=alt.Axis(title=f"{name} since the run began", grid=True, tickCount=8),
-            ),
+            x=time_axis(f"{name} since the run began", report.total_ns / unit),
             x2="e:Q",
             y=alt.Y(
                 "low:Q",

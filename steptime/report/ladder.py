@@ -9,7 +9,6 @@ from steptime.report import units
 from steptime.report.names import brief
 from steptime.report.plain_table import Table
 
-REPLAYED, REPLAYED_BOUND = "replayed", "replayed bound"
 #: Stalls that nothing explains are worth saying from this share of the critical path on.
 _STALLED = 0.02
 

@@ -6,7 +6,7 @@ import altair as alt
 
 from steptime.model import CriticalPath, StepTimeline
 from steptime.report import units
-from steptime.report.charts import ZOOM, OnPath, Spec, finished
+from steptime.report.charts import OnPath, Spec, finished, time_axis, zoom
 from steptime.report.colours import part_colour
 from steptime.report.names import shorten_all
 
@@ -57,12 +57,7 @@ def across_ranks(path: CriticalPath, at: int, most: int) -> tuple[Spec | None, s
     step = path.steps[at]
     labels = {rank: f"rank {rank}" for rank in ranks}
     pixels = max(_LEAST_PIXELS, min(_MOST_PIXELS, _PIXELS // len(ranks)))
-    x = alt.X(
-        "s:Q",
-        title="ms since the step began",
-        scale=alt.Scale(domain=[0, step.dur_ns / _MS], nice=False),
-        axis=alt.Axis(grid=True, tickCount=8),
-    )
+    x = time_axis("ms since the step began", step.dur_ns / _MS)
     y = alt.Y(
         "row:N",
         sort=None,
@@ -115,15 +110,7 @@ def _bars(path: CriticalPath, shown: list[int], labels: dict[int, str], axes: tu
                 alt.Tooltip("s:Q", title="from ms", format=",.6f"),
             ],
         )
-        .add_params(
-            alt.selection_interval(
-                name=ZOOM,
-                bind="scales",
-                encodings=["x"],
-                # A plain wheel scrolls the page.
-                zoom="wheel![event.ctrlKey || event.metaKey]",
-            )
-        )
+        .add_params(zoom())
     )
     return drawn
 

@@ -8,7 +8,7 @@ import altair as alt
 
 from steptime.model import PipelineActions
 from steptime.report import units
-from steptime.report.charts import ZOOM, Spec, finished
+from steptime.report.charts import Spec, finished, time_axis, zoom
 from steptime.report.colours import OTHER
 
 #: Bars that a browser draws without delay, and rows that a screen shows at once.
@@ -38,12 +38,7 @@ def pipeline(actions: PipelineActions, most: int = MAX_BARS) -> tuple[Spec | Non
         scale=alt.Scale(domain=labels, paddingInner=0.16, paddingOuter=0.08),
         axis=alt.Axis(title=None, ticks=False, domain=False, labelLimit=110),
     )
-    x = alt.X(
-        "s:Q",
-        title="ms since the first forward pass",
-        scale=alt.Scale(domain=[0, end_ms], nice=False),
-        axis=alt.Axis(grid=True, tickCount=8),
-    )
+    x = time_axis("ms since the first forward pass", end_ms)
     idle = (
         alt.Chart(alt.InlineData(values=[{"stage": label, "s": 0, "e": end_ms} for label in labels]))
         .mark_rect(clip=True, fill=OTHER, fillOpacity=0.14)
@@ -105,15 +100,7 @@ def _bars(passes: alt.Chart, x: alt.X) -> alt.Chart:
                 alt.Tooltip("s:Q", title="from ms", format=",.3~f"),
             ],
         )
-        .add_params(
-            alt.selection_interval(
-                name=ZOOM,
-                bind="scales",
-                encodings=["x"],
-                # A plain wheel scrolls the page.
-                zoom="wheel![event.ctrlKey || event.metaKey]",
-            )
-        )
+        .add_params(zoom())
     )
     return drawn
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from steptime.model import Evidence, Finding, Job, Report
+from steptime.model.findings import REPLAYED, REPLAYED_BOUND
 from steptime.report import groups, units, words
 from steptime.report.colours import leaf_colour, part_colour
-from steptime.report.ladder import REPLAYED, REPLAYED_BOUND
 from steptime.report.ledger import PRODUCTIVE, Row, ledger
 from steptime.report.names import brief
 from steptime.report.page_tables import NAME_WIDTH, causes_table

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from steptime.model import Finding, Replay, Report, Rung
+from steptime.model.findings import REPLAYED, REPLAYED_BOUND
 from steptime.ranks.alignment import Alignment
 from steptime.ranks.counted import Row
 from steptime.whatif.fidelity import modelled_error
@@ -15,7 +16,6 @@ from steptime.whatif.job_replay import JobReplay
 from steptime.whatif.path_report import with_critical_path
 from steptime.whatif.scenario import APART, Change, Scenario, combined
 
-REPLAYED, REPLAYED_BOUND = "replayed", "replayed bound"
 _STALLED = "unexplained/queue_stalled"
 #: Above this error of the unchanged replay gains stay bounds (issue: 3 %).
 MOST_ERROR = 0.03
@@ -60,19 +60,22 @@ def _with_gains(report: Report, replay: Replay, job: JobReplay) -> Report:
             fixes[finding.id] = changes
     scenarios = {name: job.scenario(changes) for name, changes in fixes.items()}
     kept = dict(zip(scenarios, job.lengths_ns(list(scenarios.values())), strict=True))
-    findings = [_gained(report, one, kept[one.id] / job.step_ns) if one.id in kept else one for one in report.findings]
+    findings = [
+        _gained(report, one, kept[one.id] / job.step_ns, fixes[one.id]) if one.id in kept else one
+        for one in report.findings
+    ]
     report = msgspec.structs.replace(report, findings=findings)
     ladder = _ladder(report, job, scenarios, kept)
     return msgspec.structs.replace(report, replay=msgspec.structs.replace(replay, ladder=ladder))
 
 
-def _gained(report: Report, finding: Finding, left: float) -> Finding:
-    """A finding with what a replay says; left: the step's length over that of the unchanged one."""
+def _gained(report: Report, finding: Finding, left: float, changes: Sequence[Change]) -> Finding:
+    """A finding with what a replay of these changes says; left: the step's length over that of the unchanged one."""
     return msgspec.structs.replace(
         finding,
         mfu_if_fixed=_mfu(report, left),
         step_time_if_fixed_ns=round(_step_ns(report) * left),
-        gain=REPLAYED_BOUND if _is_bound(changes_for(finding, report)) else REPLAYED,
+        gain=REPLAYED_BOUND if _is_bound(changes) else REPLAYED,
     )
 
 

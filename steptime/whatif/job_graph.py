@@ -185,6 +185,47 @@ def _transfers(taken_ns: I64, noticed: Mask, messages: Mask) -> I64:
     return np.where(noticed, np.minimum(taken_ns, usual), taken_ns)
 
 
+class _Members(msgspec.Struct, frozen=True):
+    """Who takes part in a meeting, m of them: nodes of the job where they begin and end, their length, the step and
+    the leaf that they belong to otherwise; int64 but also, int16.
+    """
+
+    begin: I64
+    end: I64
+    dur_ns: I64
+    step: I64
+    also: NDArray[np.int16]
+
+    def transfers(self, meetings: Meetings, kind: int, which: I64, index: I64, ns: I64) -> Parts:
+        """The parts of the members `which` that are moving bytes: `kind` at `index`."""
+        return Parts(
+            np.full(len(which), kind, np.int8),
+            index,
+            meetings.leaf[meetings.meeting[which]],
+            ns,
+            meetings.row[which].astype(np.int32),
+            self.step[which].astype(np.int32),
+            self.also[which],
+        )
+
+
+def _members(
+    known: Sequence[Dependencies], times: Sequence[_Times], made: Sequence[RankNodes], meetings: Meetings
+) -> _Members:
+    members = len(meetings.row)
+    begin, end, dur_ns, step = (np.empty(members, np.int64) for _ in range(4))
+    found = _Members(begin, end, dur_ns, step, np.empty(members, np.int16))
+    shift = 0
+    for at, (one, when) in enumerate(zip(made, times, strict=True)):
+        mine = meetings.row == at
+        activity = meetings.activity[mine]
+        found.begin[mine], found.end[mine] = one.begin[activity] + shift, one.end[activity] + shift
+        found.dur_ns[mine], found.step[mine] = (when.end - when.start)[activity], known[at].step[activity]
+        found.also[mine] = known[at].also[activity]
+        shift += len(one.lag_ns)
+    return found
+
+
 def _joined(
     known: Sequence[Dependencies],
     times: Sequence[_Times],
@@ -195,20 +236,14 @@ def _joined(
     node_of = np.append(0, np.cumsum([len(one.lag_ns) for one in made]))
     edge_of = np.append(0, np.cumsum([len(one.source) for one in made]))
     count, met, members = int(node_of[-1]), len(meetings.leaf), len(meetings.row)
-    begin, end, length, step = (np.empty(members, np.int64) for _ in range(4))
-    also = np.empty(members, np.int16)
-    for at, (one, when) in enumerate(zip(made, times, strict=True)):
-        mine = meetings.row == at
-        activity = meetings.activity[mine]
-        begin[mine], end[mine] = one.begin[activity] + node_of[at], one.end[activity] + node_of[at]
-        length[mine], step[mine] = (when.end - when.start)[activity], known[at].step[activity]
-        also[mine] = known[at].also[activity]
+    met_by = _members(known, times, made, meetings)
+    begin, end = met_by.begin, met_by.end
     held = np.flatnonzero(meetings.held)
     # Who waits for nobody takes its own length; a kernel of several messages waits if one of them makes it.
     alone = np.flatnonzero(~meetings.held & ~np.isin(end, end[held]))
     alone = alone[np.unique(end[alone], return_index=True)[1]]
     lag = np.concatenate([*(one.lag_ns for one in made), np.zeros(met, np.int64)])
-    lag[end[alone]] = length[alone]
+    lag[end[alone]] = met_by.dur_ns[alone]
     place = count + meetings.meeting
     shift = list(zip(made, node_of.tolist(), edge_of.tolist(), strict=False))
     graph = Graph(
@@ -226,24 +261,12 @@ def _joined(
     edge = np.full(members, -1, np.int64)
     edge[held] = edge_of[-1] + members + np.arange(len(held))
     leaf = meetings.leaf[meetings.meeting]
-
-    def transfers(kind: int, which: I64, index: I64, ns: I64) -> Parts:
-        return Parts(
-            np.full(len(which), kind, np.int8),
-            index,
-            leaf[which],
-            ns,
-            meetings.row[which].astype(np.int32),
-            step[which].astype(np.int32),
-            also[which],
-        )
-
     own = [
         msgspec.structs.replace(one.parts, index=one.parts.index + np.where(one.parts.kind == EDGE, edges, nodes))
         for one, nodes, edges in shift
     ]
-    moved = transfers(EDGE, held, edge[held], meetings.transfer_ns[held])
-    sent = transfers(LAG, alone, end[alone], length[alone])
+    moved = met_by.transfers(meetings, EDGE, held, edge[held], meetings.transfer_ns[held])
+    sent = met_by.transfers(meetings, LAG, alone, end[alone], met_by.dur_ns[alone])
     return JobGraph(
         graph=graph,
         edge_kind=np.concatenate(

@@ -10,10 +10,11 @@ import pytest
 
 import steptime
 from steptime.model import Finding, Report
+from steptime.model.findings import REPLAYED, REPLAYED_BOUND
 from steptime.simulate import simulate
 from steptime.simulate.scenario import Scenario
 from steptime.whatif.fixes import changes_for
-from steptime.whatif.gains import REPLAYED, REPLAYED_BOUND, with_replay
+from steptime.whatif.gains import with_replay
 from steptime.whatif.scenario import APART, HIDDEN, LEAF, RANKS
 
 #: Finding -> the faults of the demo that fixing it takes away.
