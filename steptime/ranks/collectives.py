@@ -264,6 +264,11 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int], placed: I32 | N
     )
 
 
+def _nameless(capture: int) -> JobGroup:
+    """What stands for all groups of a trace that names none."""
+    return JobGroup(capture, "", "", -1, None)
+
+
 def numbered(row: Row) -> bool:
     """Whether step numbers mean the same on all ranks: the loop's own counter, not a count from the recording on."""
     return row.file.step_source.startswith("ProfilerStep")
@@ -274,7 +279,7 @@ def _job_group(row: Row, group: Group, groups: dict[JobGroup, int]) -> int:
     description = group.description if group.ranks is None else ""
     known = JobGroup(row.capture, group.name, description, group.size, group.ranks)
     if group == UNKNOWN_GROUP:
-        known = JobGroup(row.capture, "", "", -1, None)
+        known = _nameless(row.capture)
     return groups.setdefault(known, len(groups))
 
 
@@ -321,6 +326,9 @@ def _sizes(rows: Sequence[Row], members: list[JobGroup], entries: _Entries) -> I
         pairs = np.unique(entries.group * len(rows) + entries.row) // len(rows)
         users = np.bincount(pairs, minlength=len(members))
         result[(result > 0) & (users > result)] = _SEVERAL
+        # Messages tell of a pipeline, and stages have groups of their own: without names these look like one.
+        nameless = np.array([group == _nameless(group.capture) for group in members], np.bool_)
+        result[nameless & (np.bincount(entries.group, entries.leaf == P2P, len(members)) > 0)] = _SEVERAL
     return result
 
 

@@ -49,13 +49,23 @@ class Beat(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """How a rank's sequence lies beside the reference when entry i stands at i + shift."""
+    """How a rank's sequence lies beside the reference when entry i stands at i + shift.
+
+    far: entries whose distance is not the usual one. Moved by one, back-to-back collectives still keep their distance,
+    but not those on either side of a pause.
+    """
 
     shift: int
     overlap: int
     spread_ns: float
     agree: float
     distance_ns: float
+    far: int
+
+    @property
+    def steady_ns(self) -> float:
+        """How far distances may lie from the usual one and be the same."""
+        return max(ENDS_DIFFER_NS, 10 * self.spread_ns)
 
 
 def place(sequences: Sequence[Beat]) -> list[I64]:
@@ -122,7 +132,7 @@ def _beside(one: Beat, reference: Beat) -> I64:
     result = np.where(inside, result, NOWHERE)
     offset = _offset(one, reference, best.shift)
     off = np.abs(one.end_ns[inside] - reference.end_ns[result[inside]] - offset)
-    if (off <= max(ENDS_DIFFER_NS, 10 * best.spread_ns)).mean() >= WHOLE:
+    if (off <= best.steady_ns).mean() >= WHOLE:
         return result
     return _by_nearest_end(one, reference, fits)
 
@@ -154,7 +164,9 @@ def _fit(one: Beat, reference: Beat, shift: int) -> _Fit | None:
     mine, theirs = one.step[low:high], reference.step[low + shift : high + shift]
     known = (mine != NO_STEP) & (theirs != NO_STEP)
     agree = float((mine == theirs)[known].mean()) if known.any() else -1.0
-    return _Fit(shift, high - low, float(np.median(np.abs(distance - middle))), agree, abs(middle))
+    off = np.abs(distance - middle)
+    fit = _Fit(shift, high - low, float(np.median(off)), agree, abs(middle), 0)
+    return fit._replace(far=int(np.count_nonzero(off > fit.steady_ns)))
 
 
 def _best(fits: list[_Fit]) -> _Fit | None:
@@ -167,7 +179,7 @@ def _best(fits: list[_Fit]) -> _Fit | None:
     wide = [fit for fit in fits if fit.overlap >= max(2, most // 2)] or fits
     least = min(fit.spread_ns for fit in wide)
     steady = [fit for fit in wide if fit.spread_ns <= ALIKE_TIMES * least + ALIKE_NS]
-    return min(steady, key=lambda fit: (-round(fit.agree, 1), fit.distance_ns))
+    return min(steady, key=lambda fit: (-round(fit.agree, 1), fit.far, fit.distance_ns))
 
 
 def _offset(one: Beat, reference: Beat, shift: int) -> float:

@@ -252,6 +252,8 @@ def _steady(case: Case) -> list[Straggler]:
     if len(case.rows) ** float(1 - share.shape[1]) > STEADY_CHANCE:
         return []
     calm = [column for column, pause in zip(case.columns, paused[top].tolist(), strict=True) if not pause]
+    if len(calm) < LEAST_STEPS:
+        return []
     cause = cause_of(case, top, calm)
     # What is hidden among pauses takes a reason to be believed.
     if cause.shared or cause.what == UNKNOWN:

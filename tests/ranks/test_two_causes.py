@@ -18,8 +18,8 @@ from tests.matrix.scenarios import Cell
 SEED = 43
 
 
-def _report(cell: Cell, folder: Path) -> Report:
-    simulate(cell.scenario(), folder, SEED)
+def _report(cell: Cell, folder: Path, seed: int = SEED) -> Report:
+    simulate(cell.scenario(), folder, seed)
     return steptime.analyze([folder])
 
 
@@ -81,6 +81,13 @@ def test_what_every_host_does_is_no_rank_s_fault(layout: str, fault: str, cause:
     assert [(one.kind, one.rank, one.cause) for one in report.stragglers] == [("jitter", None, cause)]
     (verdict,) = report.stragglers
     assert verdict.ranks == list(range(8))
+
+
+def test_one_calm_step_makes_no_straggler(tmp_path: Path) -> None:
+    """Every rank's loader is slow at random; on this seed one rank comes last in three of four steps."""
+    report = _report(Cell("tp", ("slow_loader",)), tmp_path, 105)
+    assert {one.kind for one in report.stragglers} <= {"jitter", "once", "unclear"}
+    assert {one.cause for one in report.stragglers} == {"data_loader"}
 
 
 def test_a_pause_of_some_ranks_is_theirs(tmp_path: Path) -> None:
