@@ -79,7 +79,8 @@ class _Device(msgspec.Struct, frozen=True):
 def split_device(context: FileContext, work: Activities, labels: Work, calls: Calls | None = None) -> DeviceSplit:
     """Account for all time of all steps of one device."""
     on_main = work.stream == main_stream(work, labels)
-    bounds, launched_in = windows(shifted(context.marks, -context.shift_ns), work, on_main)
+    lost_ns = context.table.start_ns[context.lost] - context.shift_ns
+    bounds, launched_in = windows(shifted(context.marks, -context.shift_ns), work, on_main, lost_ns)
     device = _Device(context, work, labels, calls, bounds, LedgerWriter())
     charge, unmeasurable = contention_ns(context.table, work, labels, bounds)
     owned = own(work, labels.klass)

@@ -22,6 +22,8 @@ _OPTIMIZER = re.compile(r"Optimizer\.step#")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 _HOST = (Category.CPU_OP, Category.ANNOTATION)
 
+_NONE, _ENDLESS = np.empty(0, np.int64), np.iinfo(np.int64).max
+
 WHOLE_RECORDING = "the whole recording (no step marks)"
 
 
@@ -192,13 +194,17 @@ def shifted(marks: Marks, by_ns: int) -> Marks:
     return msgspec.structs.replace(marks, start_ns=marks.start_ns + by_ns, end_ns=marks.end_ns + by_ns)
 
 
-def windows(marks: Marks, work: Activities, on_main: NDArray[np.bool_]) -> tuple[I64, I64]:
+def windows(marks: Marks, work: Activities, on_main: NDArray[np.bool_], lost_ns: I64 = _NONE) -> tuple[I64, I64]:
     """Device windows of the steps.
+
+    Where the record of a step's last kernel is lost, the step lasts until its other work that was done before the next
+    step's first kernel: a lower bound of where it ended.
 
     Args:
         marks: k host marks, on the device's clock.
         work: m activities of one device.
         on_main: bool [m], whether an activity runs on the main compute stream.
+        lost_ns: when work was launched whose records are missing, int64 [l], on the device's clock.
 
     Returns:
         boundaries int64 [k+1], ascending: window of step i is [b[i], b[i+1]); step int64 [m]: the step in which each
@@ -214,9 +220,12 @@ def windows(marks: Marks, work: Activities, on_main: NDArray[np.bool_]) -> tuple
     unknown = ~work.launched & has_launches
     step = np.where(unknown & (work.start_ns >= first_own), count + 1, step)
     head = work.end_ns[(step < 0) & (work.launched | (work.start_ns < first_own))]
-    ends = _last_end(step, work.end_ns, on_main, count)
-    fallback = _last_end(step, work.end_ns, np.ones_like(on_main), count)
+    ends = _latest(step[on_main], work.end_ns[on_main], count)
+    fallback = _latest(step, work.end_ns, count)
     ends = np.where(ends >= 0, ends, np.where(fallback >= 0, fallback, marks.end_ns))
+    if len(lost_ns):
+        lost_in = np.searchsorted(edges, lost_ns, side="right") - 1
+        ends = np.maximum(ends, _ends_without_last(step, work, on_main, _latest(lost_in, lost_ns, count)))
     begin = max(int(marks.start_ns[0]), int(head.max()) if len(head) else 0)
     return np.maximum.accumulate(np.append(begin, ends)), np.where(step > count, -1, step)
 
@@ -225,11 +234,30 @@ def _first(times: I64, default: int) -> int:
     return int(times.min()) if len(times) else int(default)
 
 
-def _last_end(step: I64, end_ns: I64, wanted: NDArray[np.bool_], count: int) -> I64:
-    ends = np.full(count, -1, np.int64)
-    inside = wanted & (step >= 0) & (step < count)
-    np.maximum.at(ends, step[inside], end_ns[inside])
-    return ends
+def _latest(step: I64, time_ns: I64, count: int) -> I64:
+    """The latest time in each of the first `count` steps, int64 [k]; -1 where there is none."""
+    latest = np.full(count, -1, np.int64)
+    inside = (step >= 0) & (step < count)
+    np.maximum.at(latest, step[inside], time_ns[inside])
+    return latest
+
+
+def _ends_without_last(step: I64, work: Activities, on_main: NDArray[np.bool_], last_lost_ns: I64) -> I64:
+    """Where steps end at least whose last kernel is lost, int64 [k]; -1 for the others, and where none follows.
+
+    last_lost_ns: the last launch without a record in each step, int64 [k], -1 for none.
+    """
+    count = len(last_lost_ns)
+    launched = on_main & work.launched
+    last_seen = _latest(step[launched], work.launch_ns[launched], count)
+    begins = np.full(count + 1, _ENDLESS)
+    later = np.flatnonzero(on_main & (step > 0))
+    np.minimum.at(begins, np.minimum(step[later], count), work.start_ns[later])
+    next_start = np.minimum.accumulate(begins[::-1])[::-1][1:]
+    cut = (last_lost_ns > last_seen) & (last_seen >= 0) & (next_start < _ENDLESS)
+    own = np.flatnonzero((step >= 0) & (step < count))
+    done = own[cut[step[own]] & (work.end_ns[own] <= next_start[step[own]])]
+    return _latest(step[done], work.end_ns[done], count)
 
 
 def host_windows(marks: Marks) -> I64:

@@ -100,6 +100,28 @@ def test_last_step_with_lost_kernels_is_an_edge(tmp_path: Path) -> None:
     assert report.job.steps == [2, 3]
 
 
+def test_step_whose_last_kernel_is_lost_ends_with_what_it_waited_for(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for k in range(4):
+        host, s = 500 * k, 1000 * k + 102
+        trace.step(k + 1, at=host, for_=500)
+        launch(trace, GEMM, host + 10, s, s + 498)
+        launch(trace, ADD, host + 22, s + 498, s + 798, stream=8, op="aten::add")
+        if k == 1:
+            trace.op("aten::_fused_adamw_", at=host + 32, for_=10)
+            trace.runtime("cudaLaunchKernel", at=host + 34, for_=5)
+        else:
+            launch(trace, ADAM, host + 34, s + 798, s + 998, op="aten::_fused_adamw_")
+    steps = steps_of(report_of(trace, tmp_path))
+    # The second Adam's record is lost. By the main stream's records step 2 would end at 1600; what runs on the other
+    # until 1900 is step 2's, too, and done before step 3's first kernel at 2102.
+    seen = {"kernels/matmul": 498_000, "kernels/memory_bound": 300_000}
+    assert_step(steps[2], 800_000, seen | {"host/kernel_gap": 2_000})
+    lost = {"kernels/optimizer": 200_000, "unexplained/events_missing": 202_000}
+    assert_step(steps[3], 1_200_000, seen | lost)
+    assert_step(steps[4], 1_000_000, seen | {"kernels/optimizer": 200_000, "host/kernel_gap": 2_000})
+
+
 def test_four_micro_batch_marks_for_one_update(tmp_path: Path) -> None:
     trace = TraceBuilder()
     for m in range(1, 13):
