@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from tests.chromium import DESK, chromium, missing, open_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 # A deadline per example measures the machine, not the code.
 settings.register_profile("steptime", deadline=None)
@@ -48,3 +55,29 @@ def repo() -> Path:
 def sample(repo: Path) -> Path:
     """The sample job: two gloo ranks on the CPU."""
     return repo / "traces" / "gloo_ddp_2ranks"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium; the test is skipped where there is none."""
+    why = missing()
+    if why:
+        pytest.skip(why)
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def page_of(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """A function that opens HTML in Chromium: its text, then a width and a scheme. See `tests.chromium.open_page`."""
+    opened: list[Page] = []
+
+    def show(html: str, width: int = DESK, scheme: str = "light", *, charts: bool = True) -> Page:
+        file = tmp_path / f"page{len(opened)}.html"
+        file.write_text(html, encoding="utf-8")
+        opened.append(open_page(browser, file, width, scheme, charts=charts))
+        return opened[-1]
+
+    yield show
+    for page in opened:
+        page.context.close()

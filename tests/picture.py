@@ -1,4 +1,4 @@
-"""Remake the README's picture of the demo's page: ``python tests/picture.py`` (needs Chromium and playwright)."""
+"""Remake the README's picture of the demo's page: ``python -m tests.picture`` (needs Chromium and playwright)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
-
 import steptime
 from steptime.report.html import render
+from tests.chromium import chromium
 
 _REPO = Path(__file__).parent.parent
 DEMO = _REPO / "traces" / "demo_28_mfu"
 PICTURE = _REPO / "traces" / "demo_28_mfu.png"
-CHROMIUM = "/usr/bin/chromium"
 #: A README's column on GitHub is about 830 pixels wide; at this width the figures at the head stand in one row.
 WIDTH = 960
 #: What the picture shows of the page, by id of a chart (with its title) or by selector.
@@ -48,16 +46,14 @@ _KEEP = """
 
 def main() -> None:
     """Analyse the demo and write the picture."""
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         page_file = Path(folder) / "demo.html"
         page_file.write_text(render(steptime.analyze([DEMO])), encoding="utf-8")
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         page = browser.new_page(viewport={"width": WIDTH, "height": 900}, device_scale_factor=2, color_scheme="light")
         page.goto(page_file.as_uri())
         page.wait_for_selector("html[data-charts=drawn]")
         page.evaluate(_KEEP, list(SHOWN))
         page.screenshot(path=PICTURE, full_page=True)
-        browser.close()
     sys.stdout.write(f"{PICTURE.relative_to(_REPO)}: {PICTURE.stat().st_size:,} bytes\n")
 
 

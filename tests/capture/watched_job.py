@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -26,6 +27,8 @@ class Settings:
     ranks: int = 4
     steps: int = 84
     step_ms: float = 50.0
+    jitter: float = 0.0  # standard deviation of what a step sleeps, as a share of it, drawn by each rank
+    seed: int = 0
     slow_rank: int = -1
     slow_at: int = 60
     slow_ms: float = 60.0
@@ -85,6 +88,7 @@ def train(out: Path, settings: Settings, rank: int) -> None:
             return torch.zeros(64) + index
 
     torch.set_num_threads(1)
+    drawn = random.Random(1000 * settings.seed + rank)
     model: torch.nn.Module = (alone := torch.nn.Linear(64, 64))
     if settings.distributed:
         meeting = (out / "rendezvous").resolve().as_uri()
@@ -102,7 +106,7 @@ def train(out: Path, settings: Settings, rank: int) -> None:
             began_ns.append(time.perf_counter_ns())
             if rank == settings.dying_rank and step == settings.dies_at:
                 os.kill(os.getpid(), 9)
-            time.sleep(settings.step_ms / 1e3)
+            time.sleep(settings.step_ms / 1e3 * max(drawn.gauss(1.0, settings.jitter), 0.1))
             try:
                 model(rows).sum().backward()
             except RuntimeError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html as html_module
-from pathlib import Path
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -13,9 +14,12 @@ from steptime.model import Cause, ConfigChange, Diff, Kernel, OpRoof, Report, St
 from steptime.report import DIFF_FORMATS
 from steptime.report.diff_words import first_line, rows, signed
 from steptime.report.markdown import MAX_BYTES
+from tests.chromium import DESK, PHONE
 from tests.report.reports import HOSTILE, MS, REPORTS, cpu_only, hostile, job, loader_bound, ranks_64, report
 
-CHROMIUM = Path("/usr/bin/chromium")
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
 _MEASURED = [name for name in REPORTS if name != "nothing_measured"]
 
 
@@ -178,26 +182,10 @@ def test_signed() -> None:
     assert [signed(ns) for ns in (0, 52_300_000, -450_000)] == ["0", "+52.3 ms", "−450 µs"]
 
 
-@pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed")
-def test_the_page_opens_without_a_script_or_a_request(tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    file = tmp_path / "diff.html"
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_the_page_opens_without_a_script_or_a_request(page_of: Callable[..., Page], width: int) -> None:
     diff = diff_reports(cpu_only(), hostile())
-    file.write_text(_text("html", diff), encoding="utf-8")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        for width in (390, 1200):
-            page = browser.new_page(viewport={"width": width, "height": 844})
-            said: list[str] = []
-            asked: list[str] = []
-            page.on("console", lambda message, said=said: said.append(message.text))
-            page.on("pageerror", lambda error, said=said: said.append(str(error)))
-            page.on("request", lambda request, asked=asked: asked.append(request.url))
-            page.goto(file.as_uri())
-            assert (said, asked) == ([], [file.as_uri()])
-            assert page.locator("h1").inner_text().replace("\xa0", " ") == html_module.unescape(first_line(diff))
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            assert page.locator("tr.sum").count() == 1
-        browser.close()
+    page = page_of(_text("html", diff), width, charts=False)
+    assert page.locator("h1").inner_text().replace("\xa0", " ") == html_module.unescape(first_line(diff))
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("tr.sum").count() == 1

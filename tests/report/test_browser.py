@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -15,17 +13,14 @@ from steptime.report.colours import PATH
 from steptime.report.html import render
 from steptime.report.rank_charts import LONGER, SHORT
 from steptime.taxonomy import LEAVES
+from tests.chromium import DESK, PHONE, marks
 from tests.report.paths import hostile_path, rich_path
 from tests.report.pipelines import interleaved, one_f_one_b, piped, uneven
 from tests.report.reports import REPORTS, ranks_64
 from tests.report.rich_reports import hostile_rich, rich
 
-CHROMIUM = "/usr/bin/chromium"
-if not os.access(CHROMIUM, os.X_OK):
-    pytest.skip(f"{CHROMIUM} is not installed", allow_module_level=True)
-playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-from playwright.sync_api import Browser, Locator, Page, Route, sync_playwright  # noqa: E402
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
 
 
 def _piped() -> Report:
@@ -34,7 +29,6 @@ def _piped() -> Report:
 
 SHOWN: dict[str, Callable[[], Report]] = {**REPORTS, "rich": rich, "hostile_rich": hostile_rich, "piped": _piped}
 SHOWN |= {"rich_path": rich_path, "hostile_path": hostile_path}
-PHONE, DESK = 390, 1200
 #: The charts of the rich report, with how many marks each must have at least.
 MARKS = {
     # Seven bars, pale and solid, with two texts each: the whole, five parts, useful work.
@@ -48,97 +42,35 @@ MARKS = {
 }
 
 
-@dataclass
-class Opened:
-    """A page, and what it tried."""
-
-    page: Page
-    requests: list[str] = field(default_factory=list)
-    console: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as driver:
-        # A container has no user namespaces, and little shared memory.
-        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield started
-        started.close()
-
-
 @pytest.fixture
-def look(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+def look(page_of: Callable[..., Page]) -> Callable[..., Page]:
     """A function that opens a report's page and waits for its charts."""
-    contexts = []
-
-    def opened(report: Report, width: int = DESK, scheme: str = "light") -> Opened:
-        file = tmp_path / "report.html"
-        file.write_text(render(report), encoding="utf-8")
-        context = browser.new_context(
-            viewport={"width": width, "height": 844},
-            color_scheme="dark" if scheme == "dark" else "light",
-        )
-        contexts.append(context)
-        seen = Opened(context.new_page())
-
-        def route(asked: Route) -> None:
-            seen.requests.append(asked.request.url)
-            if asked.request.url == file.as_uri():
-                asked.continue_()
-            else:
-                asked.abort()
-
-        context.route("**/*", route)
-        seen.page.on("request", lambda request: seen.requests.append(request.url))
-        seen.page.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
-        seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
-        seen.page.goto(file.as_uri())
-        seen.page.wait_for_selector("html[data-charts=drawn]", state="attached", timeout=30_000)
-        assert set(seen.requests) == {file.as_uri()}
-        assert seen.console == []
-        assert seen.errors == []
-        return seen
-
-    yield opened
-    for context in contexts:
-        context.close()
-
-
-def _marks(page: Page, chart: str) -> int:
-    """The shapes and texts that a chart drew inside its marks, without axes and grids."""
-    count: int = page.evaluate(
-        """chart => [...document.querySelectorAll(`#${chart} svg g[class*="mark-"][class*="role-mark"]`)]
-            .reduce((sum, group) => sum + group.querySelectorAll("path, text, line, rect").length, 0)""",
-        chart,
-    )
-    return count
+    return lambda report, width=DESK, scheme="light": page_of(render(report), width, scheme)
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_it_opens_without_an_error_or_a_request_and_draws_every_chart(name: str, look: Callable[..., Opened]) -> None:
-    page = look(SHOWN[name]()).page
+def test_it_opens_without_an_error_or_a_request_and_draws_every_chart(name: str, look: Callable[..., Page]) -> None:
+    page = look(SHOWN[name]())
     charts = page.eval_on_selector_all(".chart", "all => all.map(one => one.id)")
     assert charts or name == "nothing_measured"
     for chart in charts:
-        assert _marks(page, chart) > 0, chart
+        assert marks(page, chart) > 0, chart
         box = page.locator(f"#{chart} svg").bounding_box()
         assert box is not None
         assert box["width"] > 300
         assert box["height"] > 40
 
 
-def test_every_mark_of_a_full_report_is_drawn(look: Callable[..., Opened]) -> None:
-    page = look(rich()).page
-    drawn = {chart: _marks(page, chart) for chart in MARKS}
+def test_every_mark_of_a_full_report_is_drawn(look: Callable[..., Page]) -> None:
+    page = look(rich())
+    drawn = {chart: marks(page, chart) for chart in MARKS}
     assert {chart: count for chart, count in drawn.items() if count < MARKS[chart]} == {}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_phone_scrolls_only_down(name: str, scheme: str, look: Callable[..., Opened]) -> None:
-    page = look(SHOWN[name](), PHONE, scheme).page
+def test_a_phone_scrolls_only_down(name: str, scheme: str, look: Callable[..., Page]) -> None:
+    page = look(SHOWN[name](), PHONE, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
     page.evaluate("window.scrollTo(10000, 0)")
     assert page.evaluate("window.scrollX") == 0
@@ -157,8 +89,8 @@ def _channels(page: Page, selector: str, what: str) -> list[int]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_of_page_and_charts_stands_out_in_both_schemes(scheme: str, look: Callable[..., Opened]) -> None:
-    page = look(rich(), scheme=scheme).page
+def test_text_of_page_and_charts_stands_out_in_both_schemes(scheme: str, look: Callable[..., Page]) -> None:
+    page = look(rich(), scheme=scheme)
     paper = sum(_channels(page, "body", "backgroundColor"))
     assert (paper < 150) == (scheme == "dark")
     for selector, what in (
@@ -170,15 +102,15 @@ def test_text_of_page_and_charts_stands_out_in_both_schemes(scheme: str, look: C
         assert abs(ink - paper) > 450, selector
 
 
-def test_a_change_of_scheme_reaches_the_charts(look: Callable[..., Opened]) -> None:
-    page = look(rich()).page
+def test_a_change_of_scheme_reaches_the_charts(look: Callable[..., Page]) -> None:
+    page = look(rich())
     light = _channels(page, "#waterfall svg text", "fill")
     page.emulate_media(color_scheme="dark")
     assert _channels(page, "#waterfall svg text", "fill") != light
 
 
-def test_print_is_dark_on_white_and_has_no_controls(look: Callable[..., Opened]) -> None:
-    page = look(rich(), scheme="dark").page
+def test_print_is_dark_on_white_and_has_no_controls(look: Callable[..., Page]) -> None:
+    page = look(rich(), scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
     assert _channels(page, "body", "backgroundColor") == [255, 255, 255]
     assert _channels(page, "#waterfall svg text", "fill") == [0, 0, 0]
@@ -186,8 +118,8 @@ def test_print_is_dark_on_white_and_has_no_controls(look: Callable[..., Opened])
     assert not page.locator("nav").is_visible()
 
 
-def test_hostile_names_are_text(look: Callable[..., Opened]) -> None:
-    page = look(hostile_rich()).page
+def test_hostile_names_are_text(look: Callable[..., Page]) -> None:
+    page = look(hostile_rich())
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 3
     shown = page.inner_text("body")
@@ -195,8 +127,8 @@ def test_hostile_names_are_text(look: Callable[..., Opened]) -> None:
     assert "</script><img src=x onerror=alert(1)>" in shown
 
 
-def test_hovering_tells_name_length_and_leaf(look: Callable[..., Opened]) -> None:
-    page = look(rich()).page
+def test_hovering_tells_name_length_and_leaf(look: Callable[..., Page]) -> None:
+    page = look(rich())
     page.locator("#timeline-0 svg .mark-rect path").first.hover()
     tip = page.wait_for_selector("#vg-tooltip-element.visible")
     assert tip is not None
@@ -205,8 +137,8 @@ def test_hovering_tells_name_length_and_leaf(look: Callable[..., Opened]) -> Non
         assert said in text
 
 
-def test_hovering_over_a_hostile_name_shows_it_as_text(look: Callable[..., Opened]) -> None:
-    page = look(hostile_rich()).page
+def test_hovering_over_a_hostile_name_shows_it_as_text(look: Callable[..., Page]) -> None:
+    page = look(hostile_rich())
     marks = page.locator("#timeline-0 svg .mark-rect path")
     texts = set()
     for at in range(marks.count()):
@@ -218,8 +150,8 @@ def test_hovering_over_a_hostile_name_shows_it_as_text(look: Callable[..., Opene
     assert page.locator("#vg-tooltip-element img").count() == 0
 
 
-def test_buttons_move_the_timeline(look: Callable[..., Opened]) -> None:
-    page = look(rich()).page
+def test_buttons_move_the_timeline(look: Callable[..., Page]) -> None:
+    page = look(rich())
     assert "100" in page.locator("#timeline-0 svg .role-axis-label text").all_text_contents()
     page.get_by_role("button", name="Zoom in").first.click()
     page.wait_for_function("() => !document.querySelector('#timeline-0').textContent.includes('100')")
@@ -230,8 +162,8 @@ def test_buttons_move_the_timeline(look: Callable[..., Opened]) -> None:
     page.wait_for_function("() => document.querySelector('#timeline-0').textContent.includes('100')")
 
 
-def test_a_plain_wheel_over_a_timeline_scrolls_the_page(look: Callable[..., Opened]) -> None:
-    page = look(rich()).page
+def test_a_plain_wheel_over_a_timeline_scrolls_the_page(look: Callable[..., Page]) -> None:
+    page = look(rich())
     chart = page.locator("#timeline-0 svg")
     chart.scroll_into_view_if_needed()
     before = chart.evaluate("one => one.innerHTML.length")
@@ -247,16 +179,16 @@ def test_a_plain_wheel_over_a_timeline_scrolls_the_page(look: Callable[..., Open
     page.wait_for_function("() => !document.querySelector('#timeline-0').textContent.includes('100')")
 
 
-def test_definitions_open_by_a_link(look: Callable[..., Opened]) -> None:
-    page = look(rich()).page
+def test_definitions_open_by_a_link(look: Callable[..., Page]) -> None:
+    page = look(rich())
     page.locator("a.q[href='#def-exposed_comm-allreduce']").first.click()
     page.wait_for_function("() => location.hash === '#def-exposed_comm-allreduce'")
     box = page.locator("#def-exposed_comm-allreduce").bounding_box()
     assert box is not None
 
 
-def test_each_rendered_page_prints(look: Callable[..., Opened]) -> None:
-    pdf = look(rich()).page.pdf(format="A4")
+def test_each_rendered_page_prints(look: Callable[..., Page]) -> None:
+    pdf = look(rich()).pdf(format="A4")
     assert pdf.startswith(b"%PDF-")
 
 
@@ -265,12 +197,12 @@ def _bars(page: Page) -> Locator:
     return page.locator("#pipeline svg g.mark-rect.role-mark").nth(1).locator("path")
 
 
-def test_a_phone_shows_the_head_of_every_column(look: Callable[..., Opened]) -> None:
+def test_a_phone_shows_the_head_of_every_column(look: Callable[..., Page]) -> None:
     shown = ranks_64()
     leaves = {leaf.slice: leaf.key for leaf in LEAVES}
     step = StepTime(step=10, start_ns=0, dur_ns=80, productive_ns=10, leaves_ns=dict.fromkeys(leaves.values(), 10))
     ranks = [msgspec.structs.replace(rank, steps=[step]) for rank in shown.ranks[:2]]
-    page = look(msgspec.structs.replace(shown, ranks=ranks), PHONE).page
+    page = look(msgspec.structs.replace(shown, ranks=ranks), PHONE)
     heads = page.eval_on_selector_all(
         "#heatmap svg .role-axis-label text",
         "all => all.filter(one => getComputedStyle(one).opacity > 0).map(one => one.textContent)",
@@ -287,8 +219,8 @@ def _told(page: Page) -> dict[str, str]:
     return {name.strip().removesuffix(":"): value for name, value in rows}
 
 
-def test_every_pass_of_a_pipeline_is_a_bar_and_hovering_tells_which(look: Callable[..., Opened]) -> None:
-    page = look(piped(interleaved())).page
+def test_every_pass_of_a_pipeline_is_a_bar_and_hovering_tells_which(look: Callable[..., Page]) -> None:
+    page = look(piped(interleaved()))
     assert _bars(page).count() == 2 * 2 * 4 * 2
     _bars(page).first.hover()
     assert _told(page) == {
@@ -310,10 +242,10 @@ def _numbers(page: Page) -> list[str]:
     return shown
 
 
-def test_a_bar_bears_its_number_where_there_is_room(look: Callable[..., Opened]) -> None:
-    wide = look(piped(one_f_one_b())).page
+def test_a_bar_bears_its_number_where_there_is_room(look: Callable[..., Page]) -> None:
+    wide = look(piped(one_f_one_b()))
     assert sorted(_numbers(wide)) == sorted(str(at) for at in range(8) for _ in range(8))
-    narrow = look(piped(uneven()), PHONE).page
+    narrow = look(piped(uneven()), PHONE)
     few = _numbers(narrow)
     assert len(few) < 64
     for _ in range(3):
@@ -325,17 +257,17 @@ def test_a_bar_bears_its_number_where_there_is_room(look: Callable[..., Opened])
     )
 
 
-def test_a_micro_batch_that_is_not_known_bears_no_number(look: Callable[..., Opened]) -> None:
+def test_a_micro_batch_that_is_not_known_bears_no_number(look: Callable[..., Page]) -> None:
     actions = one_f_one_b().actions
     assert actions is not None
     unknown = msgspec.structs.replace(actions, micro_batch=[-1] * len(actions.micro_batch))
-    page = look(piped(msgspec.structs.replace(one_f_one_b(), actions=unknown))).page
+    page = look(piped(msgspec.structs.replace(one_f_one_b(), actions=unknown)))
     assert set(_numbers(page)) == {""}
     assert len(set(_bars(page).evaluate_all("all => all.map(one => one.getAttribute('fill'))"))) == 1
 
 
-def test_hovering_over_a_rank_and_step_tells_why_it_is_odd(look: Callable[..., Opened]) -> None:
-    page = look(rich()).page
+def test_hovering_over_a_rank_and_step_tells_why_it_is_odd(look: Callable[..., Page]) -> None:
+    page = look(rich())
     page.locator("#own_time svg g.mark-rect.role-mark path").nth(37 * 2 + 1).hover()
     # 39 useful, 36 of kernels and 22 of host, where the others have 1 of host: 97 beside 76 ms.
     assert _told(page) == {
@@ -351,8 +283,8 @@ def test_hovering_over_a_rank_and_step_tells_why_it_is_odd(look: Callable[..., O
     }
 
 
-def test_only_the_odd_cells_are_red_and_named_ones_have_a_frame(look: Callable[..., Opened]) -> None:
-    page = look(rich()).page
+def test_only_the_odd_cells_are_red_and_named_ones_have_a_frame(look: Callable[..., Page]) -> None:
+    page = look(rich())
     cells = page.locator("#own_time svg g.mark-rect.role-mark path")
     looks = cells.evaluate_all("all => all.map(one => [one.getAttribute('fill'), one.getAttribute('stroke-width')])")
     odd = {at: tuple(look) for at, look in enumerate(looks) if look[0] == LONGER}
@@ -364,8 +296,8 @@ def test_only_the_odd_cells_are_red_and_named_ones_have_a_frame(look: Callable[.
     assert weights == ["rank 37 ▸"]
 
 
-def test_the_critical_path_is_drawn_across_ranks_and_in_the_steps(look: Callable[..., Opened]) -> None:
-    page = look(rich_path()).page
+def test_the_critical_path_is_drawn_across_ranks_and_in_the_steps(look: Callable[..., Page]) -> None:
+    page = look(rich_path())
     # Step 11: two pieces on rank 37, one on rank 0, and a line from one to the other.
     bars = page.locator("#path svg g.mark-rect.role-mark path")
     assert bars.count() == 3
@@ -388,8 +320,8 @@ def test_the_critical_path_is_drawn_across_ranks_and_in_the_steps(look: Callable
     page.wait_for_function("() => document.querySelector('#vg-tooltip-element').textContent.includes('critical path')")
 
 
-def test_zoom_moves_the_path_with_its_step(look: Callable[..., Opened]) -> None:
-    page = look(rich_path()).page
+def test_zoom_moves_the_path_with_its_step(look: Callable[..., Page]) -> None:
+    page = look(rich_path())
     for chart in ("path", "timeline-0"):
         assert "100" in page.locator(f"#{chart} svg .role-axis-label text").all_text_contents()
         page.locator(f'button[data-chart="{chart}"][data-move="in"]').click()

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
 from steptime.model.plan import Plan
 from steptime.model.watch import Watch
 from steptime.report.goodput import FORMATS
+from tests.chromium import DESK, PHONE, marks
 from tests.report.run_reports import HOSTILE, bare_plan, bare_watch, full_plan, full_watch
 
-CHROMIUM = "/usr/bin/chromium"
-if not os.access(CHROMIUM, os.X_OK):
-    pytest.skip(f"{CHROMIUM} is not installed", allow_module_level=True)
-playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
-from playwright.sync_api import Browser, Page, Route, sync_playwright  # noqa: E402
-
-PHONE, DESK = 390, 1200
 #: The charts of each page, with how many marks each must have at least.
 CHARTS: dict[str, tuple[Callable[[], Plan | Watch], dict[str, int]]] = {
     # Two areas, two lines, a point for each interval to hover over, two marks with their texts.
@@ -42,59 +37,10 @@ CHARTS: dict[str, tuple[Callable[[], Plan | Watch], dict[str, int]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as driver:
-        # A container has no user namespaces, and little shared memory.
-        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield started
-        started.close()
-
-
 @pytest.fixture
-def look(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+def look(page_of: Callable[..., Page]) -> Callable[..., Page]:
     """A function that opens a report's page and waits for its charts."""
-    contexts = []
-
-    def opened(name: str, width: int = DESK, scheme: str = "light") -> Page:
-        file = tmp_path / "report.html"
-        file.write_text(FORMATS["html"].render(CHARTS[name][0]()), encoding="utf-8")
-        context = browser.new_context(
-            viewport={"width": width, "height": 844}, color_scheme="dark" if scheme == "dark" else "light"
-        )
-        contexts.append(context)
-        page = context.new_page()
-        requests, said = [], []
-
-        def route(asked: Route) -> None:
-            requests.append(asked.request.url)
-            if asked.request.url == file.as_uri():
-                asked.continue_()
-            else:
-                asked.abort()
-
-        context.route("**/*", route)
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(file.as_uri())
-        page.wait_for_selector("html[data-charts=drawn]", state="attached", timeout=30_000)
-        assert requests == [file.as_uri()]
-        assert said == []
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-
-
-def _marks(page: Page, chart: str) -> int:
-    count: int = page.evaluate(
-        """chart => [...document.querySelectorAll(`#${chart} svg g[class*="mark-"][class*="role-mark"]`)]
-            .reduce((sum, group) => sum + group.querySelectorAll("path, text, line, rect").length, 0)""",
-        chart,
-    )
-    return count
+    return lambda name, width=DESK, scheme="light": page_of(FORMATS["html"].render(CHARTS[name][0]()), width, scheme)
 
 
 @pytest.mark.parametrize("name", CHARTS)
@@ -103,7 +49,7 @@ def test_it_opens_without_an_error_or_a_request_and_draws_every_mark(name: str, 
     least = CHARTS[name][1]
     charts = page.eval_on_selector_all(".chart", "all => all.map(one => one.id)")
     assert not least or set(charts) == set(least)
-    drawn = {chart: _marks(page, chart) for chart in charts}
+    drawn = {chart: marks(page, chart) for chart in charts}
     assert {chart: count for chart, count in drawn.items() if count < least.get(chart, 1)} == {}
     for chart in charts:
         box = page.locator(f"#{chart} svg").bounding_box()
