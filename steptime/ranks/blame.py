@@ -33,7 +33,7 @@ class Blame(msgspec.Struct, frozen=True):
     rank that was not recorded, else -1. numbers: capture and step number of each step.
     lost float64 [o, s]: ns that the origin alone cost each other row on average. at int64 [r, s]: index of each step in
     each row's own list, -1 where the row lacks it. dur_ns: usual length of a step. links: for each origin the rows that
-    were kept by it and kept others (indices).
+    were kept by it and kept others (indices). kept_ns float64 [r, o]: how long each row waited for each origin alone.
     """
 
     origins: list[tuple[int, ...]]
@@ -43,10 +43,23 @@ class Blame(msgspec.Struct, frozen=True):
     at: I64
     dur_ns: float
     links: list[tuple[int, ...]]
+    kept_ns: F64
 
 
-def blame_ranks(rows: Sequence[Row], alignment: Alignment, waits: Waits, messages: Moved | None = None) -> Blame:
-    """By single rows. `messages`: waits in messages that a slow row explains, see `bubble`."""
+def blame_ranks(
+    rows: Sequence[Row],
+    alignment: Alignment,
+    waits: Waits,
+    messages: Moved | None = None,
+    stage: I64 | None = None,
+) -> Blame:
+    """By single rows.
+
+    Args:
+        rows, alignment, waits: of the job.
+        messages: waits in messages that a slow row explains, see `bubble`.
+        stage: of a pipeline, int64 [r], -1 for none; None without one.
+    """
     numbers, at = job_steps(rows, alignment)
     chosen = waits.take(~waits.skew & (waits.origin != NOBODY) & ~alignment.collectives.matches.pair[waits.match])
     lost = np.zeros((len(rows), len(numbers)))
@@ -65,7 +78,9 @@ def blame_ranks(rows: Sequence[Row], alignment: Alignment, waits: Waits, message
     np.fill_diagonal(passed, 0.0)
     links = [tuple(np.flatnonzero(one).tolist()) for one in (passed > 0) & (passed >= PASSED_ON * total)]
     origins: list[tuple[int, ...]] = [(row,) for row in range(len(rows))]
-    absent, theirs = _not_recorded(rows, alignment, at)
+    absent, theirs = _not_recorded(rows, alignment, at, stage)
+    kept = np.zeros((len(rows), len(rows) + len(absent)))
+    np.add.at(kept, (chosen.row, chosen.origin), chosen.alone_ns)
     return Blame(
         origins=origins + [()] * len(absent),
         missing=[-1] * len(rows) + absent,
@@ -74,14 +89,22 @@ def blame_ranks(rows: Sequence[Row], alignment: Alignment, waits: Waits, message
         at=at,
         dur_ns=_usual(rows),
         links=links + [()] * len(absent),
+        kept_ns=kept,
     )
 
 
-def _not_recorded(rows: Sequence[Row], alignment: Alignment, at: I64) -> tuple[list[int], F64]:
-    """Ranks that alone are missing from groups that were late, and ns by step that all rows lost to each in all."""
+def _not_recorded(rows: Sequence[Row], alignment: Alignment, at: I64, stage: I64 | None) -> tuple[list[int], F64]:
+    """Ranks that alone are missing from groups that were late, and ns by step that all rows lost to each in all.
+
+    Not across the stages of a pipeline: who comes last there is how the schedule drains.
+    """
     collectives = alignment.collectives
     matches = collectives.matches
     lacking = matches.expected - np.diff(matches.first) == 1
+    if stage is not None and matches.count:
+        mine, head = stage[matches.row], matches.first[:-1]
+        low = np.minimum.reduceat(mine, head)
+        lacking &= (low >= 0) & (low == np.maximum.reduceat(mine, head))
     missing = np.full(matches.count, -1, np.int64)
     ranks = {row.rank for row in rows}
     for group, one in enumerate(matches.groups):
@@ -128,7 +151,9 @@ def blame_hosts(rows: Sequence[Row], alignment: Alignment, waits: Waits) -> Blam
     lost /= np.maximum(len(rows) - counts, 1)[:, None]
     origins = [tuple(np.flatnonzero(host == one).tolist()) for one in range(len(known))]
     none = [-1] * len(known)
-    return Blame(origins, none, numbers, lost, at, _usual(rows), [() for _ in known])
+    kept = np.zeros((len(rows), len(known)))
+    np.add.at(kept, (chosen.row, late_host), alone)
+    return Blame(origins, none, numbers, lost, at, _usual(rows), [() for _ in known], kept)
 
 
 def _host_arrivals(alignment: Alignment, host: I64) -> tuple[I64, I64]:

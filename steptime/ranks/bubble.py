@@ -41,9 +41,9 @@ SLOWER = 0.01
 class Staged(msgspec.Struct, frozen=True):
     """A pipeline with its recorded order; why: why no order was found. numbers: capture and number of the s steps.
 
-    between bool [w]: which of the job's waits are between its stages. budget_ns int64 [r, s, 3]: by row and step the
-    schedule's own share, imbalance, and what a slower rank adds, at most; slow int64 [r, s]: that rank's row, `NOBODY`;
-    delay_ns int64 [r, s]: how much longer it makes the phase.
+    between bool [w]: which of the job's waits are between its stages; within bool [w]: which surely are not.
+    budget_ns int64 [r, s, 3]: by row and step the schedule's own share, imbalance, and what a slower rank adds, at
+    most; slow int64 [r, s]: that rank's row, `NOBODY`; delay_ns int64 [r, s]: how much longer it makes the phase.
     column int64 [r, longest + 1]: see `column_of`. On the common clock, int64 [r, s]: begin_ns, end_ns of the phase of
     the row's pipeline, first_ns, last_ns of the row's own passes.
     """
@@ -55,6 +55,7 @@ class Staged(msgspec.Struct, frozen=True):
     why: str | None
     numbers: list[tuple[int, int]]
     between: Mask
+    within: Mask
     budget_ns: I64
     slow: I64
     delay_ns: I64
@@ -93,6 +94,7 @@ def find_pipeline(rows: Sequence[Row], alignment: Alignment, messages: Messages,
         why=None if known is not None else str(order),
         numbers=numbers,
         between=_between(alignment, stages, waits),
+        within=_within(alignment, stages, waits),
         budget_ns=budget,
         slow=slow,
         delay_ns=delay,
@@ -122,6 +124,16 @@ def _between(alignment: Alignment, stages: Stages, waits: Waits) -> Mask:
     pair = alignment.collectives.matches.pair[waits.match]
     crosses = (own >= 0) & (late >= 0) & (own != late) & waits.sure & ~waits.skew
     result: Mask = np.where(pair, mine[waits.match], crosses)
+    return result
+
+
+def _within(alignment: Alignment, stages: Stages, waits: Waits) -> Mask:
+    """Waits for a rank of the same stage, or in a message that is none of the pipeline's."""
+    mine = np.zeros(alignment.collectives.matches.count, np.bool_)
+    mine[stages.mail.match] = True
+    own, late = stages.stage[waits.row], stages.stage[waits.late]
+    pair = alignment.collectives.matches.pair[waits.match]
+    result: Mask = np.where(pair, ~mine[waits.match], (own >= 0) & (own == late))
     return result
 
 

@@ -35,9 +35,9 @@ class Ends(msgspec.Struct, frozen=True):
     """Barrier collectives by clock, one entry for each (match, clock) of matches that several clocks share.
 
     match, clock int64 [n]; end_ns float64 [n]: middle of the ends of the clock's members; least_ns, latest_ns float64
-    [n]: their first end and last start; all less the clock's coarse offset and `zero_ns`. tau float64 [n]: end_ns
-    scaled to [-1, 1]: ``(end_ns - middle_ns) / half_ns``. firm bool [n]: of a collective with barrier semantics; the
-    others end together as a rule, but causality binds them on one side only.
+    [n]: their first end and last start; all less the clock's coarse offset and `zero_ns`. tau float64 [n]: the match's
+    mean end scaled to [-1, 1]: ``(mean - middle_ns) / half_ns``. firm bool [n]: of a collective with barrier semantics;
+    the others end together as a rule, but causality binds them on one side only.
     """
 
     match: I64

@@ -26,6 +26,9 @@ F64 = NDArray[np.float64]
 #: Ranks of one host whose ends contradict a common clock by more than this, and this often, have clocks of their own.
 CONTRADICTION_NS, CONTRADICTION_SHARE = 50_000, 0.1
 
+#: Recordings of one host that begin further apart than this (an hour) and do not meet are not of one job by one clock.
+APART_NS = 3_600_000_000_000
+
 
 class Clocks(msgspec.Struct, frozen=True):
     """The clock of each of r rows.
@@ -100,13 +103,12 @@ def _links(matches: Matches, part: I64) -> I64:
 
 def _clocks(rows: Sequence[Row], matches: Matches) -> tuple[I64, list[str]]:
     """Which clock each row has: its host's, where the host has a name and its ranks agree; else its own."""
-    names = [row.file.meta.host or "" for row in rows]
-    absolute = [row.file.quality.clock_base != "unknown start" for row in rows]
-    wrong = _contradicted(matches, names)
+    names = [row.clock or "" for row in rows]
+    wrong = _contradicted(matches, names) | _apart(rows, names)
     keys: dict[str, int] = {}
     clock, notes = [], []
     for at, name in enumerate(names):
-        shared = name and absolute[at] and name not in wrong
+        shared = name and name not in wrong
         clock.append(keys.setdefault(name if shared else f"\n{at}", len(keys)))
     for name in sorted(wrong):
         notes.append(f"ranks on host {name} contradict a common clock: each is taken to have its own")
@@ -130,6 +132,21 @@ def _contradicted(matches: Matches, names: Sequence[str]) -> set[str]:
     broken = np.bincount(of[several & (late - early > CONTRADICTION_NS)], minlength=len(codes))
     odd = (broken > CONTRADICTION_SHARE * seen) & (broken >= 2)
     return {name for name, code in codes.items() if name and odd[code]}
+
+
+def _apart(rows: Sequence[Row], names: Sequence[str]) -> set[str]:
+    """Hosts whose ranks were recorded at times that do not meet: one of their files has a wrong base."""
+    spans: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for row, name in zip(rows, names, strict=True):
+        if name and row.timeline.steps:
+            last = row.timeline.steps[-1]
+            spans.setdefault((name, row.capture), []).append((row.file.start_ns, last.start_ns + last.dur_ns))
+    return {
+        name
+        for (name, _), some in spans.items()
+        if max(start for start, _ in some) > min(end for _, end in some)
+        and max(start for start, _ in some) - min(start for start, _ in some) > APART_NS
+    }
 
 
 def _runs(*keys: I64) -> tuple[I64, I64]:
@@ -187,14 +204,16 @@ def _table(matches: Matches, clock: I64, members: I64, coarse: I64, count: int) 
     latest = np.maximum.reduceat(start[order], head)[shared] - zero
     span = float(middle.max() - middle.min())
     half, center = max(span / 2, 1.0), float(middle.max() + middle.min()) / 2
-    renumbered = np.unique(match[order[head]][shared], return_inverse=True)[1].ravel()
+    renumbered = np.unique(match[order[head]][shared], return_inverse=True)[1].ravel().astype(np.int64)
+    # One instant for all members: else a drift common to all clocks would seem to bring their ends together.
+    instant = (np.bincount(renumbered, middle) / np.bincount(renumbered))[renumbered]
     return Ends(
-        match=renumbered.astype(np.int64),
+        match=renumbered,
         clock=of[order[head]][shared],
         end_ns=middle.astype(np.float64),
         least_ns=(end[order[head]][shared] - zero).astype(np.float64),
         latest_ns=latest.astype(np.float64),
-        tau=(middle - center) / half,
+        tau=(instant - center) / half,
         firm=matches.barrier[match[order[head]][shared]],
         clocks=count,
         zero_ns=zero,

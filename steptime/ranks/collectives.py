@@ -116,7 +116,7 @@ class _Entries(msgspec.Struct, frozen=True):
     """All communication of the job in columns, int64 [n].
 
     sender, receiver: the ranks of a message, else -1; turn: `host_turns`, `NOWHERE` where it is not used; on_host: 1
-    if the CPU itself did it.
+    if the CPU itself did it; stream: of the device, -1 there.
     """
 
     row: I64
@@ -131,6 +131,7 @@ class _Entries(msgspec.Struct, frozen=True):
     receiver: I64
     turn: I64
     on_host: I64
+    stream: I64
     step: I64
     group: I64
 
@@ -149,7 +150,7 @@ def match(rows: Sequence[Row]) -> Matches:
     key, how = _keys(entries)
     order = np.lexsort((entries.instance, entries.start_ns, entries.row, key))
     entries, key, how = entries.take(order), key[order], how[order]
-    index = _indices(entries, key, how)
+    index = _indices(entries, key, how, [row.clock for row in rows])
     known = np.flatnonzero(index != NOWHERE)
     order = known[np.lexsort((entries.row[known], index[known], key[known]))]
     found, counts = _grouped(key[order], index[order])
@@ -259,6 +260,7 @@ def _row_entries(row: Row, at: int, groups: dict[JobGroup, int], placed: I32 | N
         receiver=np.where(sends, peer, own),
         turn=host_turns(peer, sends, step) if by_turn else np.full(len(index), NOWHERE),
         on_host=np.full(len(index), int(row.timeline.device is None)),
+        stream=np.where(row.timeline.device is None, -1, instances.stream[index]),
         step=step,
         group=of_group[group],
     )
@@ -326,10 +328,20 @@ def _sizes(rows: Sequence[Row], members: list[JobGroup], entries: _Entries) -> I
         pairs = np.unique(entries.group * len(rows) + entries.row) // len(rows)
         users = np.bincount(pairs, minlength=len(members))
         result[(result > 0) & (users > result)] = _SEVERAL
-        # Messages tell of a pipeline, and stages have groups of their own: without names these look like one.
-        nameless = np.array([group == _nameless(group.capture) for group in members], np.bool_)
-        result[nameless & (np.bincount(entries.group, entries.leaf == P2P, len(members)) > 0)] = _SEVERAL
+        for at in np.flatnonzero([group == _nameless(group.capture) for group in members]).tolist():
+            if _several(entries, entries.group == at):
+                result[at] = _SEVERAL
     return result
+
+
+def _several(entries: _Entries, mine: Mask) -> bool:
+    """Whether communication without a group's name is of several groups, which nothing tells apart.
+
+    Each has a communicator, and each of those a stream of its own (as in traces before torch 2.4, which name none); and
+    messages tell of a pipeline, whose stages have groups of their own.
+    """
+    streams = np.unique(np.stack([entries.row, entries.stream])[:, mine], axis=1)
+    return bool((entries.leaf[mine] == P2P).any()) or streams.shape[1] > len(np.unique(streams[0]))
 
 
 def _keys(entries: _Entries) -> tuple[I64, I64]:
@@ -355,8 +367,11 @@ def _grouped(*keys: I64) -> tuple[I64, I64]:
     return run.astype(np.int64), np.bincount(run).astype(np.int64)
 
 
-def _indices(entries: _Entries, key: I64, how: I64) -> I64:
-    """The place of each entry (sorted by key, row, start) in the common sequence of its key; `NOWHERE`: none."""
+def _indices(entries: _Entries, key: I64, how: I64, clocks: Sequence[str | None]) -> I64:
+    """The place of each entry (sorted by key, row, start) in the common sequence of its key; `NOWHERE`: none.
+
+    clocks: of each row, by name.
+    """
     run, counts = _grouped(key, entries.row)
     first = np.append(0, np.cumsum(counts))
     index: I64 = np.arange(len(key)) - first[run]
@@ -371,9 +386,11 @@ def _indices(entries: _Entries, key: I64, how: I64) -> I64:
         if high - low < 2 or not ordered[heads[low]]:
             continue
         spans = [slice(int(first[at]), int(first[at + 1])) for at in range(low, high)]
-        places = place(
-            [Beat(entries.end_ns[span], entries.step[span], bool(entries.on_host[span].all())) for span in spans]
-        )
+        beats = [
+            Beat(entries.end_ns[span], entries.step[span], bool(entries.on_host[span].all()), clocks[at])
+            for span, at in zip(spans, (entries.row[span.start] for span in spans), strict=True)
+        ]
+        places = place(beats)
         for span, found in zip(spans, places, strict=True):
             index[span] = found
     return index

@@ -24,6 +24,11 @@ class Row(msgspec.Struct, frozen=True):
         """How warnings name the row."""
         return f"rank {self.rank}"
 
+    @property
+    def clock(self) -> str | None:
+        """The host whose clock the times are on, by its name; None where that is not known."""
+        return self.file.meta.host if self.file.quality.clock_base != "unknown start" else None
+
 
 def ranks_missing(rows: Sequence[Row], world_size: int | None) -> bool:
     """Whether the job is known to have more ranks than these rows."""

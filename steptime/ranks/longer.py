@@ -13,11 +13,13 @@ import msgspec
 import numpy as np
 
 from steptime.ranks.counted import Row
-from steptime.taxonomy import LEAVES
+from steptime.taxonomy import LEAF_CODE, LEAVES
 from steptime.trace.events import I64
 
 #: Leaves of compute.
 COMPUTE = [code for code, leaf in enumerate(LEAVES) if leaf.slice in ("kernels", "recompute")]
+#: A kernel that is slowed by communication, or computes in a slower dtype, has a second leaf for what that costs.
+_SECOND = (LEAF_CODE["kernels/comm_contention"], LEAF_CODE["kernels/precision"])
 
 #: Counts of kernels differ by less than this between ranks that do the same (autotuning, rare allocations).
 SAME_COUNT = 0.01
@@ -54,10 +56,11 @@ def work_done(row: Row, steps: I64) -> Done:
     """What a row computed in the given steps (its own indices)."""
     ledger = row.timeline.ledger
     mine = np.flatnonzero(np.isin(ledger.step, steps) & np.isin(ledger.leaf, COMPUTE))
-    count, time_ns = float(ledger.count[mine].sum()), float(ledger.dur_ns[mine].sum())
+    calls = np.where(np.isin(ledger.leaf, _SECOND), 0, ledger.count)
+    count, time_ns = float(calls[mine].sum()), float(ledger.dur_ns[mine].sum())
     named = mine[ledger.what[mine] >= 0]
     names, which = np.unique(ledger.what[named], return_inverse=True)
-    counts, times = (np.bincount(which.ravel(), column[named]) for column in (ledger.count, ledger.dur_ns))
+    counts, times = (np.bincount(which.ravel(), column[named]) for column in (calls, ledger.dur_ns))
     by_name: Totals = {
         (ledger.texts[name], "", False): (float(n), float(ns))
         for name, n, ns in zip(names.tolist(), counts, times, strict=True)

@@ -25,6 +25,7 @@ NOWHERE = np.iinfo(np.int64).min
 STEADY_SHARE = 0.05
 #: Ends of one collective differ by up to this between hosts (the middle of many differences by far less).
 ENDS_DIFFER_NS = 200_000
+ENDS_IN_HOST_NS = 20_000
 #: Two places are equally good if their distances vary alike, but for this.
 ALIKE_TIMES, ALIKE_NS = 1.5, 5_000
 #: Share of entries that must lie where a constant shift puts them; else something is missing in the middle.
@@ -40,19 +41,21 @@ _MOST_TURNS = 2**16
 class Beat(NamedTuple):
     """One rank's collectives of one kind and size in time order: end_ns, step int64 [n].
 
-    on_host: done by the CPU itself. None of its records get lost, and how they end says little.
+    on_host: done by the CPU itself. None of its records get lost, and how they end says little. clock: the name
+    of the one that it seems to share with others, None if it is not known.
     """
 
     end_ns: I64
     step: I64
     on_host: bool = False
+    clock: str | None = None
 
 
 class _Fit(NamedTuple):
     """How a rank's sequence lies beside the reference when entry i stands at i + shift.
 
     far: entries whose distance is not the usual one. Moved by one, back-to-back collectives still keep their distance,
-    but not those on either side of a pause.
+    but not those on either side of a pause. pace_ns: from one entry of the reference to the next.
     """
 
     shift: int
@@ -61,11 +64,12 @@ class _Fit(NamedTuple):
     agree: float
     distance_ns: float
     far: int
+    pace_ns: float
 
     @property
     def steady_ns(self) -> float:
-        """How far distances may lie from the usual one and be the same."""
-        return max(ENDS_DIFFER_NS, 10 * self.spread_ns)
+        """How far distances may lie from the usual one and be the same: nearer than the next entry, in any case."""
+        return min(max(ENDS_DIFFER_NS, 10 * self.spread_ns), max(self.pace_ns / 2, ENDS_IN_HOST_NS))
 
 
 def place(sequences: Sequence[Beat]) -> list[I64]:
@@ -73,8 +77,15 @@ def place(sequences: Sequence[Beat]) -> list[I64]:
     longest = max(range(len(sequences)), key=lambda at: len(sequences[at].end_ns))
     reference = sequences[longest]
     at_once = _at_once(sequences, reference)
+    ahead_ns: dict[str | None, float] = {reference.clock: 0.0}
+    for one, known in zip(sequences, at_once, strict=True):
+        if known:
+            ahead_ns.setdefault(one.clock, float(np.median(one.end_ns - reference.end_ns)))
+    ahead_ns[None] = 0.0
     return [
-        np.arange(len(one.end_ns), dtype=np.int64) if known or one is reference else _beside(one, reference)
+        np.arange(len(one.end_ns), dtype=np.int64)
+        if known or one is reference
+        else _beside(one, reference, ahead_ns.get(one.clock, 0.0))
         for one, known in zip(sequences, at_once, strict=True)
     ]
 
@@ -110,7 +121,7 @@ def _at_once(sequences: Sequence[Beat], reference: Beat) -> list[bool]:
     steps = np.stack([sequences[at].step for at in same])
     distance = ends - reference.end_ns
     spread = np.median(np.abs(distance - np.median(distance, axis=1, keepdims=True)), axis=1)
-    pace = float(np.median(np.diff(reference.end_ns))) if count > 1 else 0.0
+    pace = _pace_ns(reference)
     known = (steps != NO_STEP) & (reference.step != NO_STEP)
     equal = np.where(known, steps == reference.step, True).mean(axis=1)
     same_steps = np.array([sequences[at].on_host for at in same]) & (known & (steps == reference.step)).all(axis=1)
@@ -121,8 +132,15 @@ def _at_once(sequences: Sequence[Beat], reference: Beat) -> list[bool]:
     return result
 
 
-def _beside(one: Beat, reference: Beat) -> I64:
-    fits = [fit for fit in (_fit(one, reference, shift) for shift in _shifts(one, reference)) if fit is not None]
+def _pace_ns(beat: Beat) -> float:
+    """Usual time from one end to the next; 0 where there is one only."""
+    return float(np.median(np.diff(beat.end_ns))) if len(beat.end_ns) > 1 else 0.0
+
+
+def _beside(one: Beat, reference: Beat, ahead_ns: float) -> I64:
+    """The places of one sequence; ahead_ns: how far its clock should be ahead of the reference's."""
+    tried = (_fit(one, reference, shift, ahead_ns) for shift in _shifts(one, reference))
+    fits = [fit for fit in tried if fit is not None]
     best = _best(fits)
     count = len(one.end_ns)
     if best is None:
@@ -134,7 +152,7 @@ def _beside(one: Beat, reference: Beat) -> I64:
     off = np.abs(one.end_ns[inside] - reference.end_ns[result[inside]] - offset)
     if (off <= best.steady_ns).mean() >= WHOLE:
         return result
-    return _by_nearest_end(one, reference, fits)
+    return _by_nearest_end(one, reference, fits, ahead_ns)
 
 
 def _shifts(one: Beat, reference: Beat) -> list[int]:
@@ -154,7 +172,7 @@ def _shifts(one: Beat, reference: Beat) -> list[int]:
     return sorted(found)
 
 
-def _fit(one: Beat, reference: Beat, shift: int) -> _Fit | None:
+def _fit(one: Beat, reference: Beat, shift: int, ahead_ns: float) -> _Fit | None:
     n, m = len(one.end_ns), len(reference.end_ns)
     low, high = max(0, -shift), min(n, m - shift)
     if high <= low:
@@ -165,7 +183,7 @@ def _fit(one: Beat, reference: Beat, shift: int) -> _Fit | None:
     known = (mine != NO_STEP) & (theirs != NO_STEP)
     agree = float((mine == theirs)[known].mean()) if known.any() else -1.0
     off = np.abs(distance - middle)
-    fit = _Fit(shift, high - low, float(np.median(off)), agree, abs(middle), 0)
+    fit = _Fit(shift, high - low, float(np.median(off)), agree, abs(middle - ahead_ns), 0, _pace_ns(reference))
     return fit._replace(far=int(np.count_nonzero(off > fit.steady_ns)))
 
 
@@ -193,15 +211,16 @@ def _offset(one: Beat, reference: Beat, shift: int) -> float:
     return float(np.median(distance[at : at + half]))
 
 
-def _by_nearest_end(one: Beat, reference: Beat, fits: list[_Fit]) -> I64:
+def _by_nearest_end(one: Beat, reference: Beat, fits: list[_Fit], ahead_ns: float) -> I64:
     """Places when something is missing in the middle: each entry with the one whose end is nearest, and the reverse.
 
     Every shift proposes a distance of the clocks; the one under which most entries find each other holds, then the one
-    with the most equal step numbers.
+    with the most equal step numbers, then the one nearest to what the distance should be.
     """
     best = np.full(len(one.end_ns), NOWHERE, np.int64)
     most = (0, -1.0)
-    for offset in sorted({round(_offset(one, reference, fit.shift)) for fit in fits}):
+    offsets = {round(_offset(one, reference, fit.shift)) for fit in fits}
+    for offset in sorted(offsets, key=lambda ns: (abs(ns - ahead_ns), ns)):
         places = _mutual(one.end_ns - offset, reference.end_ns)
         found = np.flatnonzero(places != NOWHERE)
         mine, theirs = one.step[found], reference.step[places[found]]

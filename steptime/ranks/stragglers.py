@@ -84,11 +84,11 @@ def verdicts(
         pipes: the job's pipeline, if it has one.
     """
     found = find_waits(rows, alignment) if waits is None else waits
-    blame = blame_ranks(rows, alignment, found, pipes.messages if pipes is not None else None)
+    stage = pipes.stage if pipes is not None else None
+    blame = blame_ranks(rows, alignment, found, pipes.messages if pipes is not None else None, stage)
     columns = _judged(rows, alignment, found, blame)
     if len(columns) < LEAST_STEPS or not blame.dur_ns:
         return []
-    stage = pipes.stage if pipes is not None else None
     case = Case(rows, blame, leaf_table(rows, blame.at, found, alignment.collectives.matches, stage), columns)
     claims = _persistent(case)
     if not claims:
@@ -152,6 +152,7 @@ def _persistent(case: Case) -> list[Straggler]:
     """Origins whose lead holds through the steps, one after the other."""
     share = case.blame.lost[:, case.columns] / case.blame.dur_ns
     claims: list[Straggler] = []
+    named: list[int] = []
     passing_on: set[int] = set()
     left = [origin for origin in range(len(share)) if not _kept_by_messages(case, origin)]
     while len(left) > 1 and len(claims) < MOST:
@@ -165,8 +166,9 @@ def _persistent(case: Case) -> list[Straggler]:
         if cause.shared:
             continue
         # Without a reason of its own, a rank that passes another's lateness on is as late as that one makes it.
-        if cause.leaf is None and case.blame.origins[origin] and origin in passing_on:
+        if cause.leaf is None and case.blame.origins[origin] and (origin in passing_on or _kept(case, origin, named)):
             continue
+        named.append(origin)
         passing_on |= set(case.blame.links[origin])
         claims.append(straggler(case, origin, columns, STRAGGLER, cause))
     most = max((claim.share for claim in claims), default=0.0)
@@ -177,6 +179,12 @@ def _persistent(case: Case) -> list[Straggler]:
     # A rank without a file may itself have been kept by the one that is named.
     recorded = [claim for claim in claims if claim.recorded]
     return recorded or claims
+
+
+def _kept(case: Case, origin: int, named: Sequence[int]) -> bool:
+    """Whether the origin itself waited longer for those named before it than the others did for it."""
+    waited = case.blame.kept_ns[list(case.blame.origins[origin])][:, list(named)].sum()
+    return bool(waited > case.blame.lost[origin].sum())
 
 
 def _kept_by_messages(case: Case, origin: int) -> bool:
@@ -252,11 +260,12 @@ def _steady(case: Case) -> list[Straggler]:
     if len(case.rows) ** float(1 - share.shape[1]) > STEADY_CHANCE:
         return []
     calm = [column for column, pause in zip(case.columns, paused[top].tolist(), strict=True) if not pause]
-    if len(calm) < LEAST_STEPS:
-        return []
     cause = cause_of(case, top, calm)
     # What is hidden among pauses takes a reason to be believed.
     if cause.shared or cause.what == UNKNOWN:
+        return []
+    # What a host does in a single step may be chance; how long kernels take is not.
+    if len(calm) < LEAST_STEPS and cause.leaf is not None and cause.leaf.startswith("host/"):
         return []
     return [straggler(case, top, calm, STRAGGLER, cause)]
 

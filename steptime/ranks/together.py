@@ -26,7 +26,8 @@ class Together(msgspec.Struct, frozen=True):
 
     bubble_unknown: why nobody can say how long pipeline stages waited for each other; None if it is known.
     seen: the matched collectives and the waits in them, None likewise.
-    offset_ns and error_ns by rank: how far its clock is ahead of the common one, and how far that may be off.
+    offset_ns and error_ns by rank: how far its clock is ahead of the common one, and how far that may be off; of the
+    largest part of the job whose clocks could be compared.
     """
 
     rows: list[Row]
@@ -69,7 +70,7 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
         moves = plain_moves(waits.take(~staged.between)).joined(split)
         pipes = Pipes(staged.stages.stage, slow_messages(staged, alignment, split), moves)
         # That a stage ends last is how a schedule drains, nobody's fault.
-        waits = msgspec.structs.replace(waits, alone_ns=np.where(staged.between, 0, waits.alone_ns))
+        waits = msgspec.structs.replace(waits, alone_ns=np.where(staged.within, waits.alone_ns, 0))
     else:
         moves = plain_moves(waits)
     ranks = np.array([row.rank for row in rows], np.int64)
@@ -77,19 +78,20 @@ def together(rows: Sequence[Row], world_size: int | None) -> Together:
         msgspec.structs.replace(row, timeline=_moved(row, own, moves.take(moves.row == at), ranks))
         for at, (row, own) in enumerate(zip(rows, attribute_waits(rows, alignment, moves), strict=True))
     ]
-    error_ns = {row.rank: int(error) for row, error in zip(rows, alignment.error_ns.tolist(), strict=True)}
+    part = alignment.clocks.comparable
+    known = np.flatnonzero(part == np.bincount(part).argmax()).tolist()
     return Together(
         rows=moved,
         alignment=model.Alignment(
             matched=alignment.matched,
             unmatched=alignment.unmatched,
             refused=alignment.refused,
-            error_ns=max(error_ns.values()),
+            error_ns=int(alignment.error_ns.max()),
             unjudged=why_unjudged(rows, world_size),
         ),
         stragglers=verdicts(rows, alignment, waits, pipes),
-        offset_ns={row.rank: int(offset) for row, offset in zip(rows, alignment.offset_ns.tolist(), strict=True)},
-        error_ns=error_ns,
+        offset_ns={rows[at].rank: int(alignment.offset_ns[at]) for at in known},
+        error_ns={rows[at].rank: int(alignment.error_ns[at]) for at in known},
         notes=alignment.notes,
         pipeline=pipeline_report(rows, staged, waits) if staged is not None else None,
         bubble_unknown=why_unknown(rows, staged, _undecided(alignment, messages)),

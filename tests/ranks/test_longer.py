@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
+import numpy as np
 import pytest
 
-from steptime.ranks.longer import Done, Totals, more_share
+from steptime.ranks.longer import Done, Totals, more_share, work_done
+from steptime.simulate import Scenario, simulate
+from steptime.taxonomy import LEAF_CODE
+from tests.ranks.summaries import rows_of
 
 
 def _done(calls: dict[str, tuple[float, float]], *, shaped: bool = True, flops: float = 0.0) -> Done:
@@ -71,3 +78,17 @@ def test_too_few_equal_calls_tell_no_pace(flops: float, share: float) -> None:
     peers = [_done({"a": (1.0, 50.0), "b": (4.0, 950.0)}, flops=100.0)] * 3
     mine = _done({"a": (1.0, 100.0), "c": (4.0, 1900.0)}, flops=flops)
     assert more_share([mine], peers) == pytest.approx(share)
+
+
+def test_ranks_of_one_program_ran_equally_many_kernels(tmp_path: Path) -> None:
+    """Those that communication slows down, more of them on one rank than on the other, count once."""
+    text = "[recording]\nsteps = 4\n[layout]\ndp = 4\n[jitter]\nkernel = 0.05\n"
+    text += "[model]\nlayers = 4\nhidden = 2048\n[batch]\nmicro_batch_size = 8\nseq_len = 2048\n"
+    simulate(msgspec.toml.decode(text, type=Scenario), tmp_path, 6)
+    rows = rows_of(sorted(tmp_path.glob("rank*.json.gz")))
+    slowed = [int((row.timeline.ledger.leaf == LEAF_CODE["kernels/comm_contention"]).sum()) for row in rows]
+    assert len(set(slowed)) > 1
+    done = [work_done(row, np.array([1, 2, 3])) for row in rows]
+    counts = [{key: count for key, (count, _) in one.by_name.items()} for one in done]
+    assert counts == [counts[0]] * 4
+    assert [one.count for one in done] == [sum(counts[0].values())] * 4
