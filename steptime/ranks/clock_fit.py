@@ -197,15 +197,10 @@ def errors(ends: Ends, lines: Lines) -> F64:
     interval from so few is wider (Student's t), a line having taken two of them.
     """
     difference = np.abs(_differences(ends, lines))
-    order = np.lexsort((difference, ends.clock))
     count = np.bincount(ends.clock, minlength=ends.clocks)
-    first = np.cumsum(count) - count
     known = count > 0
-    few = count < _FEW
-    at = np.where(few, count - 1 - count // 8, count // 2)
-    wider = np.where(few, np.interp(count - 2, _DEGREES, _WIDER), 1.4826)
-    spread = np.zeros(ends.clocks)
-    spread[known] = difference[order][(first + at)[known]] * wider[known]
+    # Where messages join parts of the job, a clock is not known better than either kind of end tells.
+    spread = np.maximum(*(_spread(difference[kind], ends.clock[kind], ends.clocks) for kind in (ends.firm, ~ends.firm)))
     open_ns = _slack(ends, lines)
     open_ns = np.where(np.isfinite(open_ns), open_ns, spread)
     missing, late, early = _violations(ends, lines, _near(ends, lines))
@@ -213,6 +208,20 @@ def errors(ends: Ends, lines: Lines) -> F64:
     for clock in (late, early):
         np.maximum.at(error, clock, missing)
     return np.where(known, np.maximum(error, LEAST_ERROR_NS), 0.0)
+
+
+def _spread(difference: F64, clock: I64, clocks: int) -> F64:
+    """How far the ends of each clock differ from the others', float64 [clocks]; 0 for clocks without any."""
+    order = np.lexsort((difference, clock))
+    count = np.bincount(clock, minlength=clocks)
+    first = np.cumsum(count) - count
+    known = count > 0
+    few = count < _FEW
+    at = np.where(few, count - 1 - count // 8, count // 2)
+    wider = np.where(few, np.interp(count - 2, _DEGREES, _WIDER), 1.4826)
+    spread = np.zeros(clocks)
+    spread[known] = difference[order][(first + at)[known]] * wider[known]
+    return spread
 
 
 def _slack(ends: Ends, lines: Lines) -> F64:

@@ -9,12 +9,15 @@ fall on either side of the step's end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from steptime.trace.events import I64
+
+F64 = NDArray[np.float64]
 
 #: Step number of an activity outside all steps, or where numbers can't be compared between ranks.
 NO_STEP = -(2**40)
@@ -26,6 +29,8 @@ STEADY_SHARE = 0.05
 #: Ends of one collective differ by up to this between hosts (the middle of many differences by far less).
 ENDS_DIFFER_NS = 200_000
 ENDS_IN_HOST_NS = 20_000
+#: So many entries on either side tell whether one lies where it should.
+_NEIGHBOURS = 4
 #: Two places are equally good if their distances vary alike, but for this.
 ALIKE_TIMES, ALIKE_NS = 1.5, 5_000
 #: Share of entries that must lie where a constant shift puts them; else something is missing in the middle.
@@ -68,8 +73,8 @@ class _Fit(NamedTuple):
 
     @property
     def steady_ns(self) -> float:
-        """How far distances may lie from the usual one and be the same: nearer than the next entry, in any case."""
-        return min(max(ENDS_DIFFER_NS, 10 * self.spread_ns), max(self.pace_ns / 2, ENDS_IN_HOST_NS))
+        """How far distances may lie from the usual one and be the same."""
+        return max(ENDS_DIFFER_NS, min(10 * self.spread_ns, self.pace_ns / 2))
 
 
 def place(sequences: Sequence[Beat]) -> list[I64]:
@@ -149,10 +154,20 @@ def _beside(one: Beat, reference: Beat, ahead_ns: float) -> I64:
     inside = (result >= 0) & (result < len(reference.end_ns))
     result = np.where(inside, result, NOWHERE)
     offset = _offset(one, reference, best.shift)
-    off = np.abs(one.end_ns[inside] - reference.end_ns[result[inside]] - offset)
-    if (off <= best.steady_ns).mean() >= WHOLE:
+    off = one.end_ns[inside] - reference.end_ns[result[inside]] - offset
+    # A late end is alone; beyond a hole all entries lie beside their neighbours.
+    moved = np.abs(_around(off)) > max(best.pace_ns / 2, ENDS_IN_HOST_NS)
+    if ((np.abs(off) <= best.steady_ns) & ~moved).mean() >= WHOLE:
         return result
     return _by_nearest_end(one, reference, fits, ahead_ns)
+
+
+def _around(values: NDArray[np.floating[Any]]) -> F64:
+    """The median of each value and its neighbours, float64 [n]."""
+    reach = min(_NEIGHBOURS, max(len(values) - 1, 0))
+    padded = np.pad(values.astype(np.float64), reach, mode="reflect") if reach else values.astype(np.float64)
+    result: F64 = np.median(sliding_window_view(padded, 2 * reach + 1), axis=1)
+    return result
 
 
 def _shifts(one: Beat, reference: Beat) -> list[int]:

@@ -17,7 +17,7 @@ from steptime.model import Straggler
 from steptime.ranks.accused import STRAGGLER, Case, cause_of, explained, ranks_of, straggler
 from steptime.ranks.alignment import Alignment
 from steptime.ranks.blame import Blame, blame_hosts, blame_ranks, column_of
-from steptime.ranks.causes import CRITICAL, DEGREES, KEPT, LINK, UNKNOWN, Cause, leaf_table
+from steptime.ranks.causes import CRITICAL, DEGREES, KEPT, LINK, MORE, UNKNOWN, Cause, leaf_table
 from steptime.ranks.counted import Row, ranks_missing
 from steptime.ranks.moves import Moved, plain_moves
 from steptime.ranks.single_steps import EVENT_SHARE, events, everybody
@@ -164,6 +164,9 @@ def _persistent(case: Case) -> list[Straggler]:
         cause = cause_of(case, origin, columns)
         # All hosts do the same: who runs behind the others since some earlier step stays behind, by chance.
         if cause.shared:
+            continue
+        # Where messages have no other end, a rank may be the longer stage of a pipeline that can't be seen.
+        if cause.what == MORE and case.leaves.unpaired.any():
             continue
         # Without a reason of its own, a rank that passes another's lateness on is as late as that one makes it.
         if cause.leaf is None and case.blame.origins[origin] and (origin in passing_on or _kept(case, origin, named)):
